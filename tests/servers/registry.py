@@ -1,0 +1,28 @@
+"""Names to servers."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tests.servers.base import Server
+
+_CLASSES: Final = {
+    "postgresql": "postgresql.PostgreSQL",
+    "mariadb": "mariadb.MariaDB",
+    "mysql": "mysql.MySQL",
+    "pgbouncer": "pgbouncer.PgBouncer",
+    "rabbitmq": "rabbitmq.RabbitMQ",
+    "chromium": "chromium.Chromium",
+}
+NAMES: Final = tuple(_CLASSES)
+
+
+def get(name: str, **options: Any) -> Server:
+    """A fresh server, not started; ``options`` are the keyword arguments of its class."""
+    if name not in _CLASSES:
+        raise ValueError(f"unknown server {name!r}: choose from {', '.join(NAMES)}")
+    module, _, attribute = _CLASSES[name].partition(".")
+    server: Server = getattr(import_module(f"tests.servers.{module}"), attribute)(**options)
+    return server
