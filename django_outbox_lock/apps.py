@@ -1,0 +1,14 @@
+"""The app's configuration."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+
+class DjangoOutboxLockConfig(AppConfig):
+    """Registers the checks; nothing else happens at start."""
+
+    name = "django_outbox_lock"
+    verbose_name = _("Outbox and locks")
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,61 @@
+"""Settings become instances, by dotted path; a wrong option is named with its full path."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.utils.module_loading import import_string
+
+from django_outbox_lock.exceptions import InvalidSettings
+
+if TYPE_CHECKING:
+    from django_outbox_lock.conf import Options
+
+T = TypeVar("T")
+
+
+def load(path: str, dotted: str, base: type[T]) -> type[T]:
+    """The class that ``dotted`` names, a subclass of ``base``; raises ``InvalidSettings``.
+
+    ``path`` is the place in the settings. A missing library surfaces as the room's own sentence.
+    """
+    try:
+        loaded = import_string(dotted)
+    except ImportError as error:
+        raise InvalidSettings(f"{path}['BACKEND']: {error}") from error
+    if not (isinstance(loaded, type) and issubclass(loaded, base)):
+        raise InvalidSettings(f"{path}['BACKEND']: {dotted} is no {base.__name__}.")
+    return loaded
+
+
+def construct(cls: type[T], options: Options, path: str, *given: Any) -> T:
+    """``cls(*given, **options)``; ``path`` is where the options stand in the settings.
+
+    Raises ``InvalidSettings`` for an unknown option (with the nearest known one) and for a value
+    that the class refuses with ``TypeError`` or ``ValueError``.
+    """
+    known = option_names(cls)
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" Known are {', '.join(known)}."
+            raise InvalidSettings(f"{path}[{name!r}] is not known.{hint}")
+    try:
+        return cls(*given, **options)
+    except (TypeError, ValueError) as error:
+        raise InvalidSettings(f"{path}: {error}") from error
+
+
+def option_names(cls: type) -> list[str]:
+    """The keyword arguments of a class and, where it takes ``**kwargs``, of its bases."""
+    names: list[str] = []
+    for owner in cls.__mro__:
+        if "__init__" not in vars(owner):
+            continue
+        parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
+        names += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in names]
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return names

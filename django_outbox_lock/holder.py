@@ -1,0 +1,51 @@
+"""Who holds a resource: the value that errors, the admin and commands show."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+
+class LockState(enum.StrEnum):
+    """What the registry and the live view of the store say together."""
+
+    HELD = "held"  # both say so
+    FREE = "free"  # nobody holds it
+    EXPIRED = "expired"  # the lease has passed and nobody has taken over yet
+    STALE = "stale"  # the registry says held, the store does not
+    FOREIGN = "foreign"  # the store says held, the registry knows nothing of it
+    UNVERIFIED = "not verified"  # the registry says held, the store could not be asked
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One resource as seen at one moment. Times are as Django shows them; None where unknown.
+
+    ``lease`` is in seconds. ``expires_at`` is None for a lock that lives as long as a database
+    session ("session-bound"). For a free resource the identity is that of the last holder.
+    """
+
+    resource: str
+    state: LockState
+    token: int = 0
+    lock_id: str | None = None
+    backend: str = ""
+    host: str = ""
+    pid: int | None = None
+    application: str = ""
+    session_id: str = ""
+    lease: float | None = None
+    acquired_at: dt.datetime | None = None
+    expires_at: dt.datetime | None = None
+    last_seen_at: dt.datetime | None = None
+
+    def __str__(self) -> str:
+        """One line for errors and logs: who, since when, until when."""
+        who = f"{self.application or 'a process'} (pid {self.pid}) on {self.host or 'unknown host'}"
+        since = f" since {self.acquired_at:%Y-%m-%d %H:%M:%S}" if self.acquired_at else ""
+        until = f" until {self.expires_at:%H:%M:%S}" if self.expires_at else ", session-bound"
+        return f"{who}{since}{until}, token {self.token}"
