@@ -6,7 +6,7 @@ a driver is imported only when a method needs one.
 
 from __future__ import annotations
 
-from tests.servers.base import Label, Server, ServerError, ServerMissingError
+from tests.servers.base import Label, Server, ServerError, ServerMissing
 from tests.servers.registry import NAMES, get
 
-__all__ = ["NAMES", "Label", "Server", "ServerError", "ServerMissingError", "get"]
+__all__ = ["NAMES", "Label", "Server", "ServerError", "ServerMissing", "get"]

@@ -28,7 +28,7 @@ class ServerError(RuntimeError):
     """The server could not be started; the end of its log is in the message."""
 
 
-class ServerMissingError(ServerError):
+class ServerMissing(ServerError):  # noqa: N818  # a state of the machine, not an error of it
     """The server is not installed; the message says how to install it."""
 
 
@@ -96,11 +96,11 @@ class Server(abc.ABC):
     # Its life
 
     def start(self) -> Self:
-        """Start and wait until a client is answered. Raises ServerMissingError or ServerError."""
+        """Start and wait until a client is answered. Raises ServerMissing or ServerError."""
         if self.running:
             return self
         if reason := self.missing():
-            raise ServerMissingError(reason)
+            raise ServerMissing(reason)
         self._prepare_once()
         self._process = spawn.popen(
             spawn.unprivileged(self.command(), self.account),

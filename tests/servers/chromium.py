@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from typing import Self
 
-from tests.servers.base import Server, ServerMissingError
+from tests.servers.base import Server, ServerMissing
 
 
 class Chromium(Server):
@@ -26,7 +26,7 @@ class Chromium(Server):
 
     def start(self) -> Self:
         if reason := self.missing():
-            raise ServerMissingError(reason)
+            raise ServerMissing(reason)
         return self
 
     def prepare(self) -> None:
@@ -36,7 +36,7 @@ class Chromium(Server):
         return [self.path or "chromium"]
 
     def ping(self) -> None:
-        self.version  # a browser that can tell its version can be started
+        """Nothing: it answers nobody until Playwright starts it."""
 
     @property
     def url(self) -> str:

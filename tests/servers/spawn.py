@@ -92,5 +92,5 @@ def _work(jobs: SimpleQueue[_Job]) -> None:
         future, job = jobs.get()
         try:
             future.set_result(job())
-        except BaseException as error:  # handed to the caller, who raises it
+        except BaseException as error:  # noqa: BLE001  # handed to the caller, who raises it
             future.set_exception(error)
