@@ -148,10 +148,15 @@ def not_exercised(name: str, reason: str) -> None:
     raise SystemExit(NOT_EXERCISED)
 
 
-def write_report(exercised: list[Exercised], missing: dict[str, str]) -> None:
+def write_report(exercised: list[Exercised], missing: dict[str, str], **counts: int) -> None:
     """For scripts/dev.py, which closes with one list over all runs."""
     if path := os.environ.get("OUTBOX_TEST_REPORT"):
-        report = {"exercised": [asdict(item) for item in exercised], "not_exercised": missing}
+        report = {
+            "exercised": [asdict(item) for item in exercised],
+            "not_exercised": missing,
+            "passed": counts.get("passed", 0),
+            "failed": counts.get("failed", 0),
+        }
         Path(path).write_text(json.dumps(report), encoding="utf-8")
 
 
@@ -185,14 +190,16 @@ def uses_database(item: pytest.Item) -> bool:
     return not DATABASE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    write_report(session.config.stash[RUN].exercised, {})
-
-
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    stats = terminalreporter.stats
+    passed, failed = (
+        len(stats.get("passed", [])),
+        len(stats.get("failed", []) + stats.get("error", [])),
+    )
     run = config.stash[RUN]
+    write_report(run.exercised, {}, passed=passed, failed=failed)
     terminalreporter.section("servers exercised")
     for item in run.exercised:
         terminalreporter.write_line(f"{item.name} {item.version} ({item.label})")

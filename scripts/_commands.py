@@ -1,0 +1,77 @@
+"""The commands of scripts/dev.py, one function each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scripts import _environments, _suite
+from scripts._environments import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def run(command: str, arguments: Sequence[str]) -> int:
+    """Run one command of scripts/dev.py; the exit status is the process's."""
+    try:
+        return COMMANDS[command](list(arguments))
+    except subprocess.CalledProcessError as failure:
+        print(f"Failed with status {failure.returncode}: {failure.cmd}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def module(python: str, *arguments: str) -> int:
+    """Run `python -m …` in the checkout."""
+    return subprocess.call([python, "-m", *arguments], cwd=ROOT)
+
+
+def demo(arguments: list[str]) -> int:
+    return module(_environments.demo().python(), "testproject.demo", *arguments)
+
+
+def serve(arguments: list[str]) -> int:
+    return module(_environments.demo().python(), "testproject.serve", *arguments)
+
+
+def bench(arguments: list[str]) -> int:
+    return module(_environments.full().python(), "benchmarks", *arguments)
+
+
+def lint(arguments: list[str]) -> int:
+    """Every check, also after one has failed, so that one run shows all there is to mend."""
+    python = Path(_environments.full().python())
+    checks = {
+        "style": [python.with_name("ruff"), "check", *arguments],
+        "format": [python.with_name("ruff"), "format", "--check"],
+        "types": [python.with_name("mypy")],
+        "import floors": [python.with_name("lint-imports")],
+        "migrations": [python, "manage.py", "makemigrations", "--check", "--dry-run"],
+    }
+    failed = []
+    for name, command in checks.items():
+        print(f"== {name}", flush=True)
+        if subprocess.call(command, cwd=ROOT):
+            failed.append(name)
+    print(f"Failed: {', '.join(failed)}" if failed else "All checks passed.")
+    return 1 if failed else 0
+
+
+def docs(arguments: list[str]) -> int:
+    python = _environments.full().python()
+    options = ["-W", "--keep-going", "-n", "-q", "-b", "html"]
+    return module(python, "sphinx", *options, *arguments, "docs", ".dev/docs")
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "demo": demo,
+    "serve": serve,
+    "test": _suite.test,
+    "bench": bench,
+    "lint": lint,
+    "docs": docs,
+}

@@ -1,0 +1,78 @@
+"""Virtual environments in .dev/, each made once for the requirements that it was made from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scripts import _machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ROOT = Path(__file__).resolve().parent.parent
+DEV = ROOT / ".dev"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A directory in .dev/ and what belongs into it."""
+
+    name: str
+    requirements: tuple[str, ...]
+    interpreter: str = sys.executable
+    parts: tuple[_machine.Part, ...] = ()
+
+    def python(self) -> str:
+        """The environment's interpreter; installs the environment if it is not there yet."""
+        folder = DEV / self.name
+        python = str(folder / "bin" / "python")
+        stamp = folder / "made-from.txt"
+        made_from = "\n".join([self.interpreter, *self.requirements])
+        if not stamp.exists() or stamp.read_text(encoding="utf-8") != made_from:
+            self._install(folder, python)
+            stamp.write_text(made_from, encoding="utf-8")
+        return python
+
+    def _install(self, folder: Path, python: str) -> None:
+        _machine.provide([_machine.VENV, *self.parts])
+        where = folder.relative_to(ROOT)
+        print(f"Installing into {where}: {', '.join(self.requirements)}", flush=True)
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([self.interpreter, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([*pip, *self.requirements], check=True, cwd=ROOT)
+
+
+def requirements(*groups: str, extras: Iterable[str] = ()) -> tuple[str, ...]:
+    """What the project needs, with these extras and dependency groups of pyproject.toml."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project: dict[str, Any] = pyproject["project"]
+    found = list(project["dependencies"])
+    for extra in extras:
+        found += project["optional-dependencies"][extra]
+    for group in groups:
+        found += pyproject["dependency-groups"][group]
+    return tuple(found)
+
+
+def demo() -> Environment:
+    """Pure Python: no driver, no compiler."""
+    return Environment("demo", requirements("demo"))
+
+
+def full() -> Environment:
+    """Every driver and tool: for the suite, the benchmarks, the checks and the documentation."""
+    extras = ("postgresql", "mysql", "mssql", "rabbitmq")
+    needed = requirements("demo", "test", "lint", "docs", extras=extras)
+    return Environment("full", (*needed, "--editable=."), parts=_machine.DRIVERS)
+
+
+def django(version: str, interpreter: str) -> Environment:
+    """One release series of Django, for what is checked on each."""
+    return Environment(
+        f"django-{version}", (*requirements("demo"), f"Django~={version}.0"), interpreter
+    )

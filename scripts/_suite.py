@@ -1,0 +1,166 @@
+"""`scripts/dev.py test`: the suite on every server, then the migrations on every Django."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scripts import _environments, _machine, _migrations
+from scripts._environments import DEV, ROOT
+from tests import servers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# One process each; a service goes with the database that its tests use.
+RUNS = {
+    "sqlite": ("rabbitmq", "chromium"),
+    "postgresql": ("pgbouncer",),
+    "mariadb": (),
+    "mysql": (),
+    "mssql": (),
+}
+CHOICES = sorted({name for run in RUNS.items() for name in (run[0], *run[1])})
+OPTIONAL = {"mysql", "mssql"}
+TITLES = {"mysql": "MySQL", "mssql": "SQL Server"}
+
+# Addresses that plain pytest would use as they are; here every run starts its own servers.
+GIVEN = {"DATABASE_URL", "SECOND_DATABASE_URL", "BROKER_URL"}
+
+# tests/plugin.py: the server cannot be had here, and nobody is asked to have it.
+NOT_EXERCISED = 77
+NO_TESTS = 5
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one run of pytest ended."""
+
+    name: str
+    status: int
+    report: dict[str, Any]
+
+    @property
+    def failed(self) -> bool:
+        return self.status not in {0, NO_TESTS, NOT_EXERCISED}
+
+
+def test(arguments: list[str]) -> int:
+    """Run what was asked for; without arguments, everything, with coverage and its bound."""
+    parser = argparse.ArgumentParser(prog="scripts/dev.py test", allow_abbrev=False)
+    parser.add_argument("--on", action="append", choices=CHOICES, help="repeatable; default: all")
+    parser.add_argument("--jobs", type=int, default=2, help="databases at a time (default: 2)")
+    options, rest = parser.parse_known_args(arguments)
+    whole = not options.on and not rest
+    python = _environments.full().python()
+    if options.on:
+        runs = [tuple(options.on)]
+    else:
+        runs = [(database, *services) for database, services in RUNS.items()]
+    provide_servers(runs)
+    results = run_all(Suite(python, rest, measured=whole), runs, options.jobs)
+    failures = [result.name for result in results if result.failed]
+    if all(result.status in {NO_TESTS, NOT_EXERCISED} for result in results):
+        failures.append("no test ran")
+    missing: dict[str, str] = {}
+    if whole:
+        failures += coverage(python)
+        checked = _migrations.check()
+        failures += checked.failed
+        missing |= checked.missing
+    close(results, missing, failures)
+    return 1 if failures else 0
+
+
+def provide_servers(runs: list[tuple[str, ...]]) -> None:
+    """Install the servers with apt; MySQL, which Debian's releases lack, is fetched beside them."""
+    names = {name for run in runs for name in run}
+    wanted = [servers.get(name) for name in sorted(names - OPTIONAL - {"sqlite"})]
+    _machine.provide(_machine.Part(each.title, each.apt, each.installed) for each in wanted)
+    if "mysql" in names:
+        print("Looking for MySQL, or fetching it into the cache (70 MB)", flush=True)
+        servers.get("mysql").missing()
+
+
+@dataclass(frozen=True)
+class Suite:
+    """How pytest is called."""
+
+    python: str
+    arguments: list[str]
+    measured: bool
+
+    def command(self, names: tuple[str, ...]) -> list[str]:
+        run = ["coverage", "run", "-m", "pytest"] if self.measured else ["pytest"]
+        on = [argument for name in names for argument in ("--on", name)]
+        return [self.python, "-m", *run, *on, *self.arguments]
+
+
+def run_all(suite: Suite, runs: list[tuple[str, ...]], jobs: int) -> list[Result]:
+    """Each database in a process of its own; several at a time print when they end."""
+    if suite.measured:
+        subprocess.run([suite.python, "-m", "coverage", "erase"], check=True, cwd=ROOT)
+    jobs = min(jobs, len(runs))
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(lambda names: run_one(suite, names, streamed=jobs == 1), runs))
+
+
+def run_one(suite: Suite, names: tuple[str, ...], *, streamed: bool) -> Result:
+    report = DEV / "reports" / f"{names[0]}.json"
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
+    inherited = {name: value for name, value in os.environ.items() if name not in GIVEN}
+    headline = f"== the suite on {', '.join(names)}"
+    print(headline if streamed else f"{headline}: started", flush=True)
+    done = subprocess.run(
+        suite.command(names),
+        cwd=ROOT,
+        env=inherited | {"OUTBOX_TEST_REPORT": str(report)},
+        stdin=subprocess.DEVNULL,
+        stdout=None if streamed else subprocess.PIPE,
+        stderr=None if streamed else subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if not streamed:
+        print(f"{headline}\n{done.stdout}", flush=True)
+    return Result(names[0], done.returncode, read(report))
+
+
+def read(report: Path) -> dict[str, Any]:
+    """What tests/plugin.py left; a run that ended early leaves nothing."""
+    if not report.exists():
+        return {"exercised": [], "not_exercised": {}, "passed": 0, "failed": 0}
+    found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
+    return found
+
+
+def coverage(python: str) -> list[str]:
+    """Combine what all runs and their subprocesses measured; fails under pyproject's bound."""
+    tool = [python, "-m", "coverage"]
+    subprocess.run([*tool, "combine", "--quiet"], check=True, cwd=ROOT)
+    return ["coverage"] if subprocess.call([*tool, "report"], cwd=ROOT) else []
+
+
+def close(results: list[Result], missing: dict[str, str], failures: list[str]) -> None:
+    """The closing list: what was exercised, and by name what was not."""
+    print("\n== servers exercised")
+    lines = [
+        f"{item['name']} {item['version']} ({item['label']})"
+        for result in results
+        for item in result.report["exercised"]
+    ]
+    for result in results:
+        missing |= result.report["not_exercised"]
+    lines += [f"not exercised: {TITLES.get(name, name)} ({missing[name]})" for name in missing]
+    print("\n".join(dict.fromkeys(lines)))
+    passed, failed = (sum(r.report[key] for r in results) for key in ("passed", "failed"))
+    print(f"\n{passed} passed, {failed} failed", flush=True)
+    if failures:
+        print(f"Failed: {', '.join(failures)}", file=sys.stderr)
