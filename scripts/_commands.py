@@ -44,12 +44,15 @@ def bench(arguments: list[str]) -> int:
 
 def lint(arguments: list[str]) -> int:
     """Every check, also after one has failed, so that one run shows all there is to mend."""
-    python = Path(_environments.full().python())
+    python = _environments.full().python()
+    ruff, mypy, floors = (
+        str(Path(python).with_name(tool)) for tool in ("ruff", "mypy", "lint-imports")
+    )
     checks = {
-        "style": [python.with_name("ruff"), "check", *arguments],
-        "format": [python.with_name("ruff"), "format", "--check"],
-        "types": [python.with_name("mypy")],
-        "import floors": [python.with_name("lint-imports")],
+        "style": [ruff, "check", *arguments],
+        "format": [ruff, "format", "--check"],
+        "types": [mypy],
+        "import floors": [floors],
         "migrations": [python, "manage.py", "makemigrations", "--check", "--dry-run"],
     }
     failed = []

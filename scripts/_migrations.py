@@ -72,5 +72,5 @@ def interpreters(minor: int) -> Iterator[str]:
 
 
 def starts(path: str) -> bool:
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.call([path, "-c", "import ensurepip"], **quiet) == 0
+    done = subprocess.run([path, "-c", "import ensurepip"], check=False, capture_output=True)
+    return done.returncode == 0

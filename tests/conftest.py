@@ -121,7 +121,7 @@ def _with_name(url: str, name: str) -> str:
 def _manage(args: tuple[str, ...], env: Mapping[str, str] | None) -> dict[str, Any]:
     return {
         "args": [sys.executable, str(ROOT / "manage.py"), *args],
-        "env": os.environ | _test_database_urls() | (env or {}),
+        "env": {**os.environ, **_test_database_urls(), **(env or {})},
         "cwd": ROOT,
         "text": True,
         "stdin": subprocess.DEVNULL,
