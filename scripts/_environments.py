@@ -42,7 +42,7 @@ class Environment:
         _machine.provide([_machine.VENV, *self.parts])
         where = folder.relative_to(ROOT)
         print(f"Installing into {where}: {', '.join(self.requirements)}", flush=True)
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
         subprocess.run([self.interpreter, "-m", "venv", "--clear", str(folder)], check=True)
         subprocess.run([*pip, *self.requirements], check=True, cwd=ROOT)
 

@@ -64,12 +64,24 @@ class StartManage(Protocol):
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest) -> servers.Server:
-    """The server of the database in use; never kill it, others need it."""
-    run = request.config.stash[RUN]
-    if run.database not in run.started:
-        pytest.fail(f"{run.database} is not a server that this run started")
-    return run.started[run.database]
+def running_server(request: pytest.FixtureRequest) -> Callable[[str], servers.Server]:
+    """A function that gives a server of this whole run; never kill it, others need it."""
+    started = request.config.stash[RUN].started
+
+    def running(name: str) -> servers.Server:
+        if name not in started:
+            pytest.fail(f"{name} was not started by this run: mark the test server({name!r})")
+        return started[name]
+
+    return running
+
+
+@pytest.fixture
+def server(
+    request: pytest.FixtureRequest, running_server: Callable[[str], servers.Server]
+) -> servers.Server:
+    """The server of the database in use."""
+    return running_server(request.config.stash[RUN].database)
 
 
 @pytest.fixture

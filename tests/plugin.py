@@ -54,6 +54,7 @@ class Run:
     names: list[str]
     started: dict[str, servers.Server] = field(default_factory=dict)
     exercised: list[Exercised] = field(default_factory=list)
+    private: bool = True
     deselected: int = 0
 
 
@@ -84,6 +85,16 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     return (yield)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave the test databases to the end of their server.
+
+    It is private and goes away as a whole, while dropping a database would have to wait for every
+    session of a pooler or of a process that a test killed.
+    """
+    if config.stash[RUN].private:
+        config.option.reuse_db = True
+
+
 def plan(names: list[str]) -> Run:
     """One database, by option, by the given DATABASE_URL or SQLite, and the services."""
     databases = [name for name in names if name in DATABASES]
@@ -100,6 +111,7 @@ def start_database(config: pytest.Config, run: Run) -> None:
     if run.database == "mssql" and "MSSQL_URL" in os.environ:
         os.environ.setdefault("DATABASE_URL", os.environ["MSSQL_URL"])
     if "DATABASE_URL" in os.environ:
+        run.private = False
         run.exercised.append(Exercised(run.database, "given by DATABASE_URL", "real server"))
     elif run.database == "sqlite":
         start_sqlite(config, run)
@@ -126,7 +138,10 @@ def other_database(url: str) -> str:
 
 def start(config: pytest.Config, run: Run, name: str) -> servers.Server:
     """Start the server *name* for the whole run, or end the run with the reason."""
-    server = servers.get(name)
+    options = {}
+    if name == "pgbouncer" and "postgresql" in run.started:
+        options["upstream"] = run.started["postgresql"]
+    server = servers.get(name, **options)
     try:
         server.start()
     except servers.ServerMissing as missing:
