@@ -28,7 +28,7 @@ class ServerError(RuntimeError):
     """The server could not be started; the end of its log is in the message."""
 
 
-class ServerMissing(ServerError):  # noqa: N818  # a state of the machine, not an error of it
+class ServerMissing(ServerError):  # noqa: N818  # a state of the machine  # a state of the machine, not an error of it
     """The server is not installed; the message says how to install it."""
 
 
@@ -148,6 +148,8 @@ class Server(abc.ABC):
     def close(self) -> None:
         """Stop, remove all files and give the port back."""
         self.stop()
+        self._prepared = False
+        atexit.unregister(self._close_in)
         if "directory" in vars(self):
             shutil.rmtree(vars(self).pop("directory"))
         if "_reservation" in vars(self):

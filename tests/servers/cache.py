@@ -76,7 +76,7 @@ def _root() -> Path:
 
 
 def _preferred() -> Path:
-    if "XDG_CACHE_HOME" in os.environ:
-        return Path(os.environ["XDG_CACHE_HOME"])
-    # Root's servers run as other users, who may not look into root's home.
-    return Path("/var/cache") if os.geteuid() == 0 else Path.home() / ".cache"
+    given = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    # Root's servers run as other users, who may not be able to look into root's home.
+    reachable = all(path.stat().st_mode & 0o001 for path in given.parents if path.exists())
+    return given if reachable or os.geteuid() != 0 else Path("/var/cache")

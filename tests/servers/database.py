@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tests.servers.base import Server
 
@@ -30,5 +30,8 @@ class DatabaseServer(Server):
         return self.url_of(name)
 
     @abc.abstractmethod
-    def execute(self, statement: str) -> None:
-        """Run one statement as the superuser on a session of its own, in autocommit."""
+    def execute(self, statement: str, database: str = DATABASE) -> list[tuple[Any, ...]]:
+        """Run one statement as the superuser in a session of its own, in autocommit.
+
+        Returns its rows, if it has any. Needs the database's driver.
+        """

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.servers import cache, spawn, wire
 from tests.servers.base import ServerError
@@ -22,7 +23,6 @@ class MysqldServer(DatabaseServer):
     user = "mysql"
     scheme = "mysql"
     superuser = "root"
-    options: Mapping[str, str] = {}
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -40,6 +40,10 @@ class MysqldServer(DatabaseServer):
         """SQL that makes the superuser and the database ``outbox``."""
         raise NotImplementedError
 
+    def options(self) -> dict[str, str]:
+        """Options that only this server knows."""
+        return {}
+
     def prepare(self) -> None:
         recipe = f"{self._program_version()} {self.initialization(Path(), Path())} {self.script()}"
         template = cache.made_once(self.name, recipe, self._initialize, owner=self.account)
@@ -54,30 +58,35 @@ class MysqldServer(DatabaseServer):
             "pid-file": str(self.directory / "pid"),
             "character-set-server": "utf8mb4",
             "innodb-buffer-pool-size": "32M",
-            **self.options,
+            **self.options(),
             **self.settings,
         }
         return [*self.program(), "--skip-name-resolve", *flags(settings)]
 
     def ping(self) -> None:
-        try:
+        wire.mysql(self.port)
+        if find_spec("MySQLdb"):
             self.execute("SELECT 1")
-        except ImportError:
-            wire.mysql(self.port)
 
     @property
     def version(self) -> str:
         return wire.mysql(self.port)
 
-    def execute(self, statement: str) -> None:
+    def execute(self, statement: str, database: str = DATABASE) -> list[tuple[Any, ...]]:
         import MySQLdb
 
         connection = MySQLdb.connect(
-            host="127.0.0.1", port=self.port, user=self.superuser, connect_timeout=5
+            host="127.0.0.1",
+            port=self.port,
+            user=self.superuser,
+            database=database,
+            connect_timeout=5,
         )
         try:
             connection.autocommit(on=True)
-            connection.cursor().execute(statement)
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            return list(cursor.fetchall())
         finally:
             connection.close()  # type: ignore[no-untyped-call]  # the stubs leave it untyped
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from tests.servers.database import DATABASE, DatabaseServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 # Durability is part of what is tested, so fsync stays on; initdb's own files need not be synced.
 _INITDB = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
@@ -56,27 +58,16 @@ class PostgreSQL(DatabaseServer):
         return [str(_program("postgres")), "-D", data, "-p", str(self.port), *options]
 
     def ping(self) -> None:
-        try:
+        wire.postgresql(self.port)
+        if find_spec("psycopg"):
             self.execute("SELECT 1")
-        except ImportError:
-            wire.postgresql(self.port)
 
     @property
     def version(self) -> str:
         return wire.postgresql(self.port)["server_version"]
 
-    def execute(self, statement: str) -> None:
-        import psycopg
-
-        with psycopg.connect(
-            host="127.0.0.1",
-            port=self.port,
-            user=self.superuser,
-            dbname="postgres",
-            connect_timeout=5,
-            autocommit=True,
-        ) as connection:
-            connection.execute(statement.encode())
+    def execute(self, statement: str, database: str = DATABASE) -> list[tuple[Any, ...]]:
+        return run(self.port, database, statement)
 
     def _initialize(self, directory: Path) -> None:
         data = ["-D", str(directory)]
@@ -94,6 +85,22 @@ class PostgreSQL(DatabaseServer):
             input=text.encode(),
             timeout=120,
         )
+
+
+def run(port: int, database: str, statement: str) -> list[tuple[Any, ...]]:
+    """Run one statement as the superuser, in autocommit, and return its rows, if it has any."""
+    import psycopg
+
+    with psycopg.connect(
+        host="127.0.0.1",
+        port=port,
+        user=PostgreSQL.superuser,
+        dbname=database,
+        connect_timeout=5,
+        autocommit=True,
+    ) as connection:
+        cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
 
 
 @functools.cache
