@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from django_outbox_lock.holder import Holder
 
 
@@ -70,12 +72,18 @@ class TransportDown(OutboxLockError):  # noqa: N818
 
 
 class AlreadyProcessed(OutboxLockError):  # noqa: N818
-    """The consumer has had this message; ``status`` and ``result`` say what came of it."""
+    """The consumer has done this message before: ``status``, ``result`` and ``when`` say how.
 
-    def __init__(self, message: str, *, status: str, result: bytes | None = None) -> None:
+    ``result`` is what the first delivery stored: bytes, what JSON gives back, or None.
+    """
+
+    def __init__(
+        self, message: str, *, status: str, result: Any = None, when: dt.datetime | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.result = result
+        self.when = when
 
 
 class ProcessingBusy(OutboxLockError):  # noqa: N818

@@ -106,6 +106,8 @@ class ProcessingLog(models.Model):
     status = models.CharField(_("status"), max_length=10, choices=Status)
     attempts = models.IntegerField(_("attempts"), default=1, db_default=1)
     result = models.BinaryField(_("result"), null=True)
+    result_type = models.CharField(_("result type"), max_length=100, default="", db_default="")
+    body_digest = models.CharField(_("body digest"), max_length=64, default="", db_default="")
     last_error = models.CharField(_("last error"), max_length=2000, default="", db_default="")
     correlation_id = models.CharField(_("correlation id"), max_length=200, db_default="")
     created_at = models.DateTimeField(_("created at"), default=timezone.now)

@@ -147,6 +147,18 @@ class Migration(migrations.Migration):
                 ("attempts", models.IntegerField(db_default=1, default=1, verbose_name="attempts")),
                 ("result", models.BinaryField(null=True, verbose_name="result")),
                 (
+                    "result_type",
+                    models.CharField(
+                        db_default="", default="", max_length=100, verbose_name="result type"
+                    ),
+                ),
+                (
+                    "body_digest",
+                    models.CharField(
+                        db_default="", default="", max_length=64, verbose_name="body digest"
+                    ),
+                ),
+                (
                     "last_error",
                     models.CharField(
                         db_default="", default="", max_length=2000, verbose_name="last error"
