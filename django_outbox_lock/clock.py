@@ -17,6 +17,8 @@ from django.utils import timezone
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+Compiled = tuple[str, tuple[int, ...]]
+
 SECOND = 1_000_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -31,28 +33,34 @@ class ServerTime(Expression):
         super().__init__()
         self.offset = offset
 
-    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> tuple[str, list[Any]]:
+    @classmethod
+    def sql(cls, connection: BaseDatabaseWrapper) -> str:
+        """The server's clock in the dialect of the connection, without parameters."""
+        as_vendor = getattr(cls(), f"as_{connection.vendor}", cls().as_sql)
+        return str(as_vendor(None, connection)[0])
+
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Compiled:
         raise NotSupportedError(f"No server clock is known for the database {connection.vendor!r}.")
 
-    def _plus_offset(self, sql: str) -> tuple[str, list[Any]]:
-        return (f"({sql} + %s)", [self.offset]) if self.offset else (sql, [])
+    def _plus_offset(self, sql: str) -> Compiled:
+        return (f"({sql} + %s)", (self.offset,)) if self.offset else (sql, ())
 
-    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_postgresql(self, compiler: Any, connection: Any) -> Compiled:
         # clock_timestamp, not now(): the latter stands still for a whole transaction.
         return self._plus_offset("CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS bigint)")
 
-    def as_mysql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_mysql(self, compiler: Any, connection: Any) -> Compiled:
         return self._plus_offset("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
 
-    def as_sqlite(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_sqlite(self, compiler: Any, connection: Any) -> Compiled:
         # unixepoch('subsec') is NULL before SQLite 3.42; a lease compared with NULL never ends.
         sql = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000"
         return self._plus_offset(f"({sql})")
 
-    def as_microsoft(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_microsoft(self, compiler: Any, connection: Any) -> Compiled:
         return self._plus_offset("DATEDIFF_BIG(MICROSECOND, '1970-01-01', SYSUTCDATETIME())")
 
-    def as_oracle(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_oracle(self, compiler: Any, connection: Any) -> Compiled:
         now = "CAST(SYS_EXTRACT_UTC(SYSTIMESTAMP) AS TIMESTAMP(6))"
         since = f"({now} - TIMESTAMP '1970-01-01 00:00:00')"
         seconds = " + ".join(

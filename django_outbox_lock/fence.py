@@ -1,0 +1,258 @@
+"""The registry row of a resource: issuer of fencing tokens, and the fence itself.
+
+Every statement is one conditional write, judged by its row count. A plain read would prove
+nothing: between the read and the commit another holder may have taken over, and under snapshot
+isolation the read may be of an old version. The UPDATE takes the row's lock, so a successor's
+bump waits for the commit, and whoever comes after it finds another token.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.db import IntegrityError, connections, transaction
+
+from django_outbox_lock import keys, process
+from django_outbox_lock.clock import SECOND, ServerTime
+from django_outbox_lock.exceptions import LockLost
+from django_outbox_lock.models import Lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a backend writes into the registry when it has, or wants, a resource.
+
+    ``lease`` is in seconds. ``expires``: the row is to carry the end of the lease. ``arbitrated``:
+    the store has already shut out every other process that uses the same backend, so that an owner
+    that such a process left behind is history.
+    """
+
+    resource: str
+    lock_id: str
+    backend: str
+    lease: float
+    expires: bool
+    arbitrated: bool
+    session_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What proves a holder to the fence."""
+
+    resource: str
+    lock_id: str
+    token: int
+
+
+def bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None = None) -> int | None:
+    """Make the claimant the owner and return its new token, or None when that is refused.
+
+    Refused means: the row has another owner whose lease has not passed, or (``expected``) the
+    token is no longer the one that the claimant saw. Outside a transaction this is durable at
+    once. Waits for the row as long as the connection's lock time-out lets it.
+    """
+    if _bump(connection, claim, expected):
+        return _token(connection, claim)
+    if _insert(connection, claim.resource) and _bump(connection, claim, expected):
+        return _token(connection, claim)
+    return None
+
+
+def touch(connection: BaseDatabaseWrapper, ticket: Ticket, lease: float | None = None) -> bool:
+    """Note that the holder was seen and, with ``lease`` (seconds), let its lease run anew.
+
+    False when the row is no longer the holder's.
+    """
+    sql = _statements(connection)
+    if lease is None:
+        return _execute(connection, sql.touch, _proof(ticket)) == 1
+    return _execute(connection, sql.extend, [_microseconds(lease), *_proof(ticket)]) == 1
+
+
+def free(connection: BaseDatabaseWrapper, ticket: Ticket) -> bool:
+    """Let the resource go; who held it stays in the row. False when it was not the holder's."""
+    return _execute(connection, _statements(connection).free, _proof(ticket)) == 1
+
+
+def force(connection: BaseDatabaseWrapper, resource: str, token: int, forced_by: str) -> bool:
+    """Fence the holder off and free the row, if its token is still ``token``."""
+    params = [forced_by[:150], keys.resource_id(resource), token]
+    return _execute(connection, _statements(connection).force, params) == 1
+
+
+def current_token(connection: BaseDatabaseWrapper, resource: str) -> int:
+    """The last token that was issued for the resource; 0 when there was none."""
+    with connection.cursor() as cursor:
+        cursor.execute(_statements(connection).token, [keys.resource_id(resource)])
+        row = cursor.fetchone()
+    return row[0] if row else 0
+
+
+def check(ticket: Ticket, *, using: str, idle_limit: float | None = None) -> None:
+    """Prove the holder inside the current transaction; raises ``LockLost``.
+
+    From here until the commit the row is locked: nobody else can become the holder, and a renewal
+    waits. ``idle_limit`` (seconds) has the server end the transaction when its process is frozen
+    before the commit, where the server can.
+    """
+    connection = connections[using]
+    sql = _statements(connection)
+    if idle_limit is not None and sql.bounded_touch:
+        params = [f"{int(idle_limit * 1000)}", *_proof(ticket)]
+        held = _execute(connection, sql.bounded_touch, params)
+    else:
+        held = _execute(connection, sql.touch, _proof(ticket))
+    if held != 1:
+        raise LockLost(
+            f"{ticket.resource}: token {ticket.token} is no longer the holder's.",
+            resource=ticket.resource,
+            token=ticket.token,
+        )
+
+
+@contextmanager
+def held(ticket: Ticket, *, using: str, idle_limit: float | None = None) -> Iterator[None]:
+    """A transaction that begins with the fence: all of it commits as the holder, or none of it."""
+    with transaction.atomic(using=using):
+        check(ticket, using=using, idle_limit=idle_limit)
+        yield
+
+
+def _bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None) -> bool:
+    sql = _statements(connection)
+    lease = _microseconds(claim.lease)
+    params: list[Any] = [claim.lock_id, claim.backend, process.host(), os.getpid()]
+    params += [process.application(), claim.session_id, lease]
+    params += [lease] if claim.expires else []
+    statement = sql.take_lease if claim.expires else sql.take_session
+    params += [keys.resource_id(claim.resource)]
+    if claim.arbitrated:
+        statement += sql.if_free_or_same
+        params += [claim.backend]
+    else:
+        statement += sql.if_free
+    if expected is not None:
+        statement += sql.if_token
+        params += [expected]
+    return _execute(connection, statement, params) == 1
+
+
+def _token(connection: BaseDatabaseWrapper, claim: Claim) -> int | None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _statements(connection).own_token, [keys.resource_id(claim.resource), claim.lock_id]
+        )
+        row = cursor.fetchone()
+    return row[0] if row else None
+
+
+def _insert(connection: BaseDatabaseWrapper, resource: str) -> bool:
+    """Make the resource's row; False when it was there."""
+    savepoint = connection.savepoint()
+    try:
+        params = [keys.resource_id(resource), resource]
+        _execute(connection, _statements(connection).insert, params)
+    except IntegrityError:
+        connection.savepoint_rollback(savepoint)
+        return False
+    connection.savepoint_commit(savepoint)
+    return True
+
+
+def _proof(ticket: Ticket) -> list[Any]:
+    return [keys.resource_id(ticket.resource), ticket.token, ticket.lock_id]
+
+
+def _microseconds(seconds: float) -> int:
+    return int(seconds * SECOND)
+
+
+def _execute(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return int(cursor.rowcount)
+
+
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    insert: str
+    take_session: str
+    take_lease: str
+    if_free: str
+    if_free_or_same: str
+    if_token: str
+    own_token: str
+    token: str
+    touch: str
+    bounded_touch: str
+    extend: str
+    free: str
+    force: str
+
+
+# The server ends a transaction that stays idle this long; local to the transaction.
+_IDLE_LIMIT = {
+    "postgresql": "set_config('idle_in_transaction_session_timeout', %s, true) IS NOT NULL AND "
+}
+
+
+_compiled: dict[str, _Statements] = {}
+
+
+def _statements(connection: BaseDatabaseWrapper) -> _Statements:
+    if connection.vendor not in _compiled:
+        _compiled[connection.vendor] = _compile(connection)
+    return _compiled[connection.vendor]
+
+
+def _compile(connection: BaseDatabaseWrapper) -> _Statements:
+    """The statements in the connection's dialect; the names come from the model."""
+    quote, now, vendor = connection.ops.quote_name, ServerTime.sql(connection), connection.vendor
+    table = quote(Lock._meta.db_table)
+    c = {field.name: quote(field.column) for field in Lock._meta.concrete_fields}
+    mine = f"{c['id']} = %s AND {c['token']} = %s AND {c['owner']} = %s"
+    identity = ("owner", "backend", "host", "pid", "application", "session_id", "lease")
+    take = (
+        f"UPDATE {table} SET {c['token']} = {c['token']} + 1, "
+        + ", ".join(f"{c[name]} = %s" for name in identity)
+        + f", {c['acquired_at']} = {now}, {c['last_seen_at']} = {now}, {c['expires_at']} = "
+    )
+    where = f" WHERE {c['id']} = %s AND "
+    # Two leases ahead is more than any holder asks for: the server's clock has stepped back.
+    passed = f"{c['expires_at']} <= {now} OR {c['expires_at']} > {now} + 2 * {c['lease']}"
+    # A session that was not seen for two of its leases is gone, whatever became of its server.
+    unseen = f"{c['expires_at']} IS NULL AND {c['last_seen_at']} + 2 * {c['lease']} <= {now}"
+    free_row = f"{c['owner']} IS NULL OR {passed} OR ({unseen})"
+    touch = f"UPDATE {table} SET {c['last_seen_at']} = {now} WHERE "
+    leave = f"UPDATE {table} SET {c['owner']} = NULL, {c['last_seen_at']} = {now}"
+    return _Statements(
+        insert=f"INSERT INTO {table} ({c['id']}, {c['resource']}) VALUES (%s, %s)",
+        take_session=f"{take}NULL{where}",
+        take_lease=f"{take}{now} + %s{where}",
+        if_free=f"({free_row})",
+        if_free_or_same=f"({free_row} OR {c['backend']} = %s)",
+        if_token=f" AND {c['token']} = %s",
+        own_token=f"SELECT {c['token']} FROM {table} WHERE {c['id']} = %s AND {c['owner']} = %s",
+        token=f"SELECT {c['token']} FROM {table} WHERE {c['id']} = %s",
+        touch=touch + mine,
+        bounded_touch=touch + _IDLE_LIMIT[vendor] + mine if vendor in _IDLE_LIMIT else "",
+        extend=(
+            f"UPDATE {table} SET {c['expires_at']} = {now} + %s, "
+            f"{c['last_seen_at']} = {now} WHERE {mine}"
+        ),
+        free=f"{leave} WHERE {mine}",
+        force=(
+            f"UPDATE {table} SET {c['token']} = {c['token']} + 1, {c['owner']} = NULL, "
+            f"{c['forced_by']} = %s, {c['forced_at']} = {now} "
+            f"WHERE {c['id']} = %s AND {c['token']} = %s AND {c['owner']} IS NOT NULL"
+        ),
+    )

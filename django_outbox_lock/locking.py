@@ -1,0 +1,204 @@
+"""What application code calls to do a job exactly one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from django_outbox_lock import handlers
+from django_outbox_lock.conf import DEFAULT_ALIAS, BackendSettings, outbox_aliases, outbox_settings
+from django_outbox_lock.exceptions import InvalidSettings, LockNotObtained, LockTimeout
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from django_outbox_lock.backends.locks.base import BaseLockBackend
+    from django_outbox_lock.backends.locks.handle import LockHandle
+
+logger = logging.getLogger("django_outbox_lock.locks")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ROOMS = "django_outbox_lock.backends.locks"
+LEASE_TABLE = f"{_ROOMS}.lease.LeaseTableLock"
+IN_MEMORY = f"{_ROOMS}.memory.MemoryLock"
+# By vendor, never by class: a subclass of PostgreSQL's wrapper may have locks that are stubs.
+BY_VENDOR = {
+    "postgresql": f"{_ROOMS}.postgresql.PostgreSQLLock",
+    "mysql": f"{_ROOMS}.mysql.MySQLLock",
+    "microsoft": f"{_ROOMS}.microsoft.SQLServerLock",
+}
+# Options of the base class, which hold for whichever backend the vendor chooses.
+COMMON_OPTIONS = frozenset({"namespace", "lease", "session_using"})
+
+
+class Locks:
+    """The lock backends by database alias, made at first use and kept for the process."""
+
+    def __init__(self) -> None:
+        self._backends: dict[str, tuple[object, BaseLockBackend]] = {}
+        self._mutex = threading.Lock()
+
+    def __getitem__(self, alias: str) -> BaseLockBackend:
+        """The backend in force for ``alias``.
+
+        Raises ``InvalidSettings`` for wrong settings, or when a backend that was set by hand turns
+        out to be unsafe; ``LockUnavailable`` when the database could not be asked.
+        """
+        settings = outbox_settings(alias)
+        made_from = (settings.lock, connections[alias].settings_dict["NAME"])
+        with self._mutex:
+            kept = self._backends.get(alias)
+            if kept is not None and kept[0] == made_from:
+                return kept[1]
+            if kept is not None:
+                kept[1].close()
+            backend = choose(alias, settings.lock)
+            self._backends[alias] = (made_from, backend)
+            return backend
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(outbox_aliases())
+
+
+locks = Locks()
+
+
+def choose(alias: str, settings: BackendSettings) -> BaseLockBackend:
+    """The backend that is set, else the one native to the database if its probe succeeds."""
+    backend = build(alias, settings)
+    result = backend.probe()
+    if result.usable:
+        return backend
+    backend.close()
+    if settings.backend is not None:
+        raise InvalidSettings(f"{settings.path}['BACKEND'] cannot be used: {result.reason}.")
+    logger.warning("The lock of %r is the lease table, because %s.", alias, result.reason)
+    return build(alias, BackendSettings(settings.path, LEASE_TABLE, settings.options))
+
+
+def build(alias: str, settings: BackendSettings) -> BaseLockBackend:
+    """The backend of the settings or the vendor, not probed yet; raises ``InvalidSettings``."""
+    from django_outbox_lock.backends.locks.base import BaseLockBackend  # noqa: PLC0415 (models)
+
+    path = f"{settings.path}['OPTIONS']"
+    if settings.backend is None:
+        for name in settings.options:
+            if name not in COMMON_OPTIONS:
+                raise InvalidSettings(
+                    f"{path}[{name!r}] belongs to one backend: set {settings.path}['BACKEND'] too."
+                )
+    dotted = settings.backend or backend_by_vendor(alias)
+    cls = handlers.load(settings.path, dotted, cast("type[BaseLockBackend]", BaseLockBackend))
+    return handlers.construct(cls, settings.options, path, alias)
+
+
+def backend_by_vendor(alias: str) -> str:
+    """Dotted path of the lock that is native to the database of ``alias``."""
+    connection = connections[alias]
+    if connection.vendor == "sqlite" and connection.is_in_memory_db():
+        return IN_MEMORY
+    return BY_VENDOR.get(connection.vendor, LEASE_TABLE)
+
+
+class lock:  # noqa: N801 (called like a function)
+    """Hold ``resource`` for the body of a ``with`` or ``async with``.
+
+    Raises ``LockNotObtained`` when it is busy, ``LockTimeout`` when it stayed busy for ``timeout``
+    seconds, and at the end ``LockLost`` if it was lost meanwhile. ``using`` is a database alias.
+    """
+
+    def __init__(self, resource: str, *, timeout: float = 0.0, using: str | None = None) -> None:
+        self.resource = resource
+        self.timeout = timeout
+        self.using = using or DEFAULT_ALIAS
+        self._handle: LockHandle | None = None
+
+    def __enter__(self) -> LockHandle:
+        handle = locks[self.using].obtain(self.resource, timeout=self.timeout)
+        if handle is None:
+            raise self._refused()
+        self._handle = handle
+        return handle
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> LockHandle:
+        backend = await sync_to_async(locks.__getitem__)(self.using)
+        handle = await backend.aobtain(self.resource, timeout=self.timeout)
+        if handle is None:
+            raise await sync_to_async(self._refused)()
+        self._handle = handle
+        return handle
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await sync_to_async(self.__exit__)(kind, error, traceback)
+
+    def _refused(self) -> LockNotObtained:
+        from django_outbox_lock import registry  # noqa: PLC0415 (models)
+
+        holder = registry.holder(connections[self.using], self.resource)
+        by = holder if holder and holder.lock_id else "somebody else"
+        waited = f" for the {self.timeout:g} s that were waited" if self.timeout > 0 else ""
+        kind = LockTimeout if self.timeout > 0 else LockNotObtained
+        message = f"{self.resource} is held{waited} by {by}."
+        return kind(message, resource=self.resource, holder=holder)
+
+
+def single_instance(
+    resource: str, *, timeout: float = 0.0, using: str | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
+    """Run the function only where ``resource`` can be had; elsewhere log at INFO, return None.
+
+    Works for coroutine functions, too. Raises what ``lock`` raises, except ``LockNotObtained``.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
+        @functools.wraps(function)
+        def single(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(lock(resource, timeout=timeout, using=using))
+                except LockNotObtained as busy:
+                    logger.info("%s was not run: %s", function.__qualname__, busy)
+                    return None
+                return function(*args, **kwargs)
+            return None
+
+        @functools.wraps(function)
+        async def single_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            async with contextlib.AsyncExitStack() as stack:
+                try:
+                    await stack.enter_async_context(lock(resource, timeout=timeout, using=using))
+                except LockNotObtained as busy:
+                    logger.info("%s was not run: %s", function.__qualname__, busy)
+                    return None
+                return await cast("Awaitable[Any]", function(*args, **kwargs))
+
+        if inspect.iscoroutinefunction(function):
+            return cast("Callable[P, R | None]", single_async)
+        return single
+
+    return decorate

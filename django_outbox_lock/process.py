@@ -1,0 +1,25 @@
+"""Who this process is, for the people who look at a lock."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+
+def host() -> str:
+    """The name of this machine, at most 255 characters."""
+    return socket.gethostname()[:255]
+
+
+def application() -> str:
+    """The program and, for a management command, the command: ``manage.py runsweeper``."""
+    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
+    command = sys.argv[1:2] if program in {"manage.py", "django-admin", "__main__.py"} else []
+    return " ".join([program, *command])[:200]
+
+
+def session_name(purpose: str) -> str:
+    """Name under which a server lists a session of ours; PostgreSQL takes 63 bytes."""
+    return f"outboxlock:{host()[:24]}:{os.getpid()}:{purpose}"[:63]
