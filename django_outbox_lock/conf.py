@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -23,6 +24,8 @@ _SECTIONS = frozenset(
 )
 
 Options = Mapping[str, Any]
+R = TypeVar("R")
+_forgetters: list[Callable[[], None]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +86,16 @@ def debug() -> bool:
     return bool(settings.DEBUG)
 
 
+def cached(function: Callable[[str], R]) -> Callable[[str], R]:
+    """Remember what ``function`` makes of an alias until the settings change, as in a test."""
+    remembered = functools.cache(function)
+    _forgetters.append(remembered.cache_clear)
+    return remembered
+
+
 @functools.cache
 def _read() -> dict[str, OutboxSettings]:
-    raw = getattr(settings, SETTING, {DEFAULT_ALIAS: {}})
-    outboxes = _mapping(raw, SETTING)
-    if not outboxes:
-        raise InvalidSettings(f"{SETTING} names no outbox; leave it out for the default one.")
+    outboxes = _mapping(getattr(settings, SETTING, {}), SETTING) or {DEFAULT_ALIAS: {}}
     for alias in outboxes:
         if alias not in settings.DATABASES:
             raise InvalidSettings(f"{SETTING}[{alias!r}]: DATABASES has no alias {alias!r}.")
@@ -96,9 +103,11 @@ def _read() -> dict[str, OutboxSettings]:
 
 
 @receiver(setting_changed, dispatch_uid="django_outbox_lock.conf")
-def _forget(*, setting: str, **kwargs: object) -> None:
+def _forget(*, setting: str, **_: object) -> None:
     if setting in {SETTING, "DATABASES"}:
         _read.cache_clear()
+        for forget in _forgetters:
+            forget()
 
 
 def _outbox(alias: str, raw: object) -> OutboxSettings:
@@ -119,21 +128,25 @@ def _outbox(alias: str, raw: object) -> OutboxSettings:
             pattern: _keywords(value, f"{path}['TOPICS'][{pattern!r}]")
             for pattern, value in topics.items()
         },
-        archive=_backend(get("ARCHIVE", {"BACKEND": DEFAULT_ARCHIVE}), f"{path}['ARCHIVE']", True),
+        archive=_backend(
+            get("ARCHIVE", {"BACKEND": DEFAULT_ARCHIVE}), f"{path}['ARCHIVE']", required=True
+        ),
         sweeper=_keywords(get("SWEEPER", {}), f"{path}['SWEEPER']"),
         archiver=_keywords(get("ARCHIVER", {}), f"{path}['ARCHIVER']"),
         publish=_keywords(get("PUBLISH", {}), f"{path}['PUBLISH']"),
     )
 
 
-def _backend(raw: object, path: str, required: bool = False) -> BackendSettings:
+def _backend(raw: object, path: str, *, required: bool = False) -> BackendSettings:
     section = _known(raw, path, {"BACKEND", "OPTIONS"})
     backend = section.get("BACKEND")
     if backend is not None and not isinstance(backend, str):
         raise InvalidSettings(f"{path}['BACKEND'] must be a dotted path, not {backend!r}.")
     if backend is None and required:
         raise InvalidSettings(f"{path}['BACKEND'] is missing.")
-    return BackendSettings(path, backend, _keywords(section.get("OPTIONS", {}), path).options)
+    return BackendSettings(
+        path, backend, _mapping(section.get("OPTIONS", {}), f"{path}['OPTIONS']")
+    )
 
 
 def _routes(raw: object, path: str, publishers: Options) -> Mapping[str, str] | None:
@@ -141,7 +154,7 @@ def _routes(raw: object, path: str, publishers: Options) -> Mapping[str, str] | 
         return None
     routes = _mapping(raw, path)
     for pattern, name in routes.items():
-        if name not in publishers:
+        if not isinstance(name, str) or name not in publishers:
             raise InvalidSettings(f"{path}[{pattern!r}]: PUBLISHERS has no {name!r}.")
     return routes
 
@@ -154,9 +167,11 @@ def _known(raw: object, path: str, known: frozenset[str] | set[str]) -> Options:
     section = _mapping(raw, path)
     for key in section:
         if key not in known:
-            raise InvalidSettings(
-                f"{path}[{key!r}] is not known; known are {', '.join(sorted(known))}."
+            near = difflib.get_close_matches(key.upper(), known, n=1)
+            hint = (
+                f" Did you mean {near[0]!r}?" if near else f" Known are {', '.join(sorted(known))}."
             )
+            raise InvalidSettings(f"{path}[{key!r}] is not known.{hint}")
     return section
 
 

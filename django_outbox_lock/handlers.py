@@ -36,7 +36,7 @@ def construct(cls: type[T], options: Options, path: str, *given: Any) -> T:
     Raises ``InvalidSettings`` for an unknown option (with the nearest known one) and for a value
     that the class refuses with ``TypeError`` or ``ValueError``.
     """
-    known = option_names(cls)
+    known = option_names(cls, len(given))
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -48,14 +48,19 @@ def construct(cls: type[T], options: Options, path: str, *given: Any) -> T:
         raise InvalidSettings(f"{path}: {error}") from error
 
 
-def option_names(cls: type) -> list[str]:
-    """The keyword arguments of a class and, where it takes ``**kwargs``, of its bases."""
+def option_names(cls: type, given: int = 0) -> list[str]:
+    """The keyword arguments of a class and, where it takes ``**kwargs``, of its bases.
+
+    The first ``given`` arguments after ``self`` are not the settings' to give.
+    """
     names: list[str] = []
     for owner in cls.__mro__:
         if "__init__" not in vars(owner):
             continue
-        parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
-        names += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in names]
+        parameters = list(inspect.signature(vars(owner)["__init__"]).parameters.values())
+        by_place = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        names += [n for n in by_place[given + 1 :] + by_name if n not in names]
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return names

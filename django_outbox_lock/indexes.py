@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from django.db.models import Index, Q
@@ -23,8 +24,8 @@ class NotNullIndex(Index):
         return path, args, {**kwargs, "not_null": self.not_null}
 
     def create_sql(self, model: Any, schema_editor: Any, using: str = "", **kwargs: Any) -> Any:
-        if not schema_editor.connection.features.supports_partial_indexes:
-            return super().create_sql(model, schema_editor, using=using, **kwargs)
-        condition = Q(**{f"{self.not_null}__isnull": False})
-        partial = Index(fields=self.fields, name=self.name, condition=condition)
-        return partial.create_sql(model, schema_editor, using=using, **kwargs)
+        index = self
+        if schema_editor.connection.features.supports_partial_indexes:
+            index = copy.copy(self)
+            index.condition = Q(**{f"{self.not_null}__isnull": False})
+        return super(NotNullIndex, index).create_sql(model, schema_editor, using=using, **kwargs)

@@ -9,12 +9,15 @@ def in_transaction(using: str) -> bool:
     """True inside a transaction that the application itself has opened on the alias ``using``.
 
     The blocks that a ``TestCase`` wraps round each test do not count, as with ``durable=True``;
-    a connection whose autocommit is off is always inside one.
+    a connection whose autocommit is off is always inside one. The answer never opens a connection.
     """
     connection = connections[using]
-    if not connection.in_atomic_block:
-        return not connection.get_autocommit()
-    return any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+    if connection.in_atomic_block:
+        blocks = connection.atomic_blocks
+        return any(not getattr(block, "_from_testcase", False) for block in blocks)
+    if connection.connection is None:
+        return not connection.settings_dict["AUTOCOMMIT"]
+    return not connection.autocommit
 
 
 def aliases_in_transaction() -> list[str]:
