@@ -43,7 +43,10 @@ def bench(arguments: list[str]) -> int:
 
 
 def lint(arguments: list[str]) -> int:
-    """Every check, also after one has failed, so that one run shows all there is to mend."""
+    """Every check, also after one has failed, so that one run shows all there is to mend.
+
+    Arguments go to `ruff check`: `lint --fix`.
+    """
     python = _environments.full().python()
     ruff, mypy, floors = (
         str(Path(python).with_name(tool)) for tool in ("ruff", "mypy", "lint-imports")
