@@ -107,7 +107,7 @@ class Missing(Chromium):
     """Stands for a server that is not installed; every real one is, where this suite runs."""
 
     title = "Nothing"
-    apt = ("nothing-server",)
+    apt = ("nothing-server", "nothing-common")
     path = None
 
 
@@ -122,7 +122,7 @@ def missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_missing_server_fails_with_the_line_that_installs_it(
     pytestconfig: pytest.Config,
 ) -> None:
-    line = "apt-get install --yes --no-install-recommends nothing-server"
+    line = "apt-get install --yes --no-install-recommends nothing-server nothing-common"
     with pytest.raises(pytest.UsageError, match=line):
         plugin.start(pytestconfig, plugin.plan(["mariadb"]), "mariadb")
 
