@@ -5,3 +5,50 @@ This is the front door: application code imports from here, at any time, even at
 """
 
 from __future__ import annotations
+
+from django_outbox_lock.draft import Draft
+from django_outbox_lock.envelope import Envelope
+from django_outbox_lock.exceptions import (
+    AlreadyProcessed,
+    InvalidAlias,
+    InvalidSettings,
+    LockError,
+    LockLost,
+    LockNotObtained,
+    LockTimeout,
+    LockUnavailable,
+    NotInTransaction,
+    OutboxLockError,
+    ProcessingBusy,
+    PublishError,
+    TransportDown,
+)
+from django_outbox_lock.locking import lock, locks, single_instance
+from django_outbox_lock.outbox import publish, publish_many
+from django_outbox_lock.outcomes import Rejected, Retry, Sent
+
+__all__ = [
+    "AlreadyProcessed",
+    "Draft",
+    "Envelope",
+    "InvalidAlias",
+    "InvalidSettings",
+    "LockError",
+    "LockLost",
+    "LockNotObtained",
+    "LockTimeout",
+    "LockUnavailable",
+    "NotInTransaction",
+    "OutboxLockError",
+    "ProcessingBusy",
+    "PublishError",
+    "Rejected",
+    "Retry",
+    "Sent",
+    "TransportDown",
+    "lock",
+    "locks",
+    "publish",
+    "publish_many",
+    "single_instance",
+]
