@@ -79,29 +79,38 @@ def test_a_created_database_is_empty(database: DatabaseServer) -> None:
 
 
 @each_server
-def test_stop_leaves_no_process_and_no_file(name: str) -> None:
-    with servers.get(name) as server:
-        family = server.processes()
-        directory, port = server.directory, server.port
-        assert server.version[:1].isdigit()
-        assert all(process.alive for process in family)
-    assert not [process for process in family if process.alive]
-    assert not directory.exists()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), 1)
-
-
-@each("postgresql", "mariadb", "mysql", "rabbitmq")
-def test_pause_stops_every_process_until_resume(name: str, private_server: StartServer) -> None:
+def test_pause_stops_all_processes_and_stop_leaves_none(
+    name: str, private_server: StartServer
+) -> None:
     server = private_server(name)
+    family = server.processes()
     server.pause()
-    assert {state(process) for process in server.processes()} == {"T"}
+    assert {process.state for process in server.processes()} == {"T"}
     server.resume()
-    assert "T" not in {state(process) for process in server.processes()}
     server.ping()
-    server.pause()  # stop and kill must work on a paused server too
-    server.kill()
-    assert server.processes() == []
+    server.pause()  # a paused server can be stopped in an orderly way too
+    server.stop()
+    assert not any(process.alive for process in family)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port), 1)
+
+
+@each_database
+def test_close_leaves_no_process_and_no_file(name: str) -> None:
+    with servers.get(name) as server:
+        family, directory = server.processes(), server.directory
+        assert server.version[:1].isdigit()
+    assert not any(process.alive for process in family)
+    assert not directory.exists()
+
+
+@pytest.mark.server("postgresql")
+def test_a_killed_postgresql_leaves_no_shared_memory() -> None:
+    before = shared_memory()
+    with servers.get("postgresql") as server:
+        assert shared_memory() != before
+        server.kill()
+    assert shared_memory() <= before
 
 
 @each("postgresql", "rabbitmq")
@@ -330,6 +339,7 @@ def test_a_line_keeps_its_mirror_and_options_for_another_suite() -> None:
     assert origin.retargeted_lines(text, "bookworm", "sid") == expected
 
 
-def state(process: tree.Process) -> str:
-    stat = Path(f"/proc/{process.pid}/stat").read_text()
-    return stat.rpartition(")")[2].split()[0]
+def shared_memory() -> set[str]:
+    """The keys of the System V segments of this machine."""
+    lines = Path("/proc/sysvipc/shm").read_text().splitlines()
+    return {line.split()[0] for line in lines[1:]}

@@ -51,11 +51,20 @@ class PostgreSQL(DatabaseServer):
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self.directory),
             "max_connections": "200",
+            "dynamic_shared_memory_type": "mmap",  # in the data directory, removed with it
             **self.settings,
         }
         options = [part for item in settings.items() for part in ("-c", "=".join(item))]
         data = str(self.directory / "data")
         return [str(_program("postgres")), "-D", data, "-p", str(self.port), *options]
+
+    def end(self) -> None:
+        """Stop: what a killed PostgreSQL leaves in shared memory, nobody would ever remove."""
+        self.stop()
+        left = self.directory / "data" / "postmaster.pid"
+        if left.exists():  # it was killed before; the seventh line is the segment's key and id
+            segment = left.read_text().splitlines()[6].split()[1]
+            subprocess.run(["ipcrm", "--shmem-id", segment], check=False, timeout=10)
 
     def ping(self) -> None:
         wire.postgresql(self.port)

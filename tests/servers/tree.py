@@ -8,6 +8,13 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# A process in the middle of a slow fsync obeys no signal until it returns.
+_TIMEOUT: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +24,7 @@ class Process:
     pid: int
     started: int
     parent: int = field(compare=False)
+    state: str = field(compare=False)
 
     @property
     def alive(self) -> bool:
@@ -48,19 +56,30 @@ def freeze(pid: int) -> list[Process]:
     while new := [process for process in family(pid) if process not in frozen]:
         for process in new:
             process.send(signal.SIGSTOP)
+        # The signal takes effect later than kill(2) returns; until then a process may fork.
+        _wait_for_none(new, _runs)
         frozen += new
     return frozen
 
 
-def end(processes: list[Process], timeout: float = 10.0) -> None:
-    """Kill the processes and wait until the last is gone; TimeoutError after ``timeout`` s."""
+def end(processes: list[Process]) -> None:
+    """Kill the processes and wait until the last is gone."""
     for process in processes:
         process.send(signal.SIGKILL)
-    deadline = time.monotonic() + timeout
-    while alive := [process for process in processes if process.alive]:
+    _wait_for_none(processes, lambda process: process.alive)
+
+
+def _runs(process: Process) -> bool:
+    now = _read(process.pid)
+    return now == process and now.state not in "Tt"
+
+
+def _wait_for_none(processes: list[Process], still: Callable[[Process], bool]) -> None:
+    deadline = time.monotonic() + _TIMEOUT
+    while left := [process for process in processes if still(process)]:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"still alive {timeout} s after SIGKILL: {alive}")
-        time.sleep(0.005)
+            raise TimeoutError(f"no effect of a signal in {_TIMEOUT} s on {left}")
+        time.sleep(0.002)
 
 
 def _read(pid: int) -> Process | None:
@@ -72,4 +91,4 @@ def _read(pid: int) -> Process | None:
     state, parent, *rest = stat.rpartition(")")[2].split()
     if state in "ZX":
         return None
-    return Process(pid=pid, started=int(rest[17]), parent=int(parent))
+    return Process(pid=pid, started=int(rest[17]), parent=int(parent), state=state)
