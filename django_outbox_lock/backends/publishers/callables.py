@@ -1,0 +1,124 @@
+"""Messages are given to Python functions, chosen by topic."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import async_to_sync
+from django.db import connections
+from django.utils.module_loading import import_string
+
+from django_outbox_lock.backends.publishers.base import BasePublisher
+from django_outbox_lock.exceptions import TransportDown
+from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_outbox_lock.envelope import Envelope
+
+    Handler = Callable[[Envelope], Any]
+
+_REASON_LENGTH = 1000
+
+
+class CallablePublisher(BasePublisher):
+    """Calls the first of ``handlers`` whose pattern (fnmatch) fits the topic.
+
+    A handler is a function, plain or async, or the dotted path of one, and gets the envelope.
+    Returning means ``Sent``. It may raise ``Retry``, ``Rejected``, or ``TransportDown`` when what
+    it talks to is out of reach; any other exception is a ``Retry`` with its text.
+    """
+
+    def __init__(self, *, handlers: Mapping[str, Handler | str]) -> None:
+        self._handlers = {pattern: _resolve(pattern, given) for pattern, given in handlers.items()}
+
+    def handles(self, topic: str) -> bool:
+        """Whether a pattern fits the topic."""
+        return self._handler(topic) is not None
+
+    def publish_batch(self, envelopes: Sequence[Envelope]) -> Iterator[Outcome]:
+        """One outcome after each call; a topic that no pattern fits is a ``Retry``."""
+        return map(self._publish, envelopes)
+
+    def _publish(self, envelope: Envelope) -> Outcome:
+        handler = self._handler(envelope.topic)
+        if handler is None:
+            # No rejection: this process may be older than the code that handles the topic.
+            return Retry(f"No handler for topic {envelope.topic!r} in this process.")
+        already_open = _open_transactions()
+        try:
+            outcome = _call(handler, envelope)
+        finally:
+            left_open = _open_transactions() - already_open
+            _roll_back(left_open)
+        return _unfinished(left_open) if left_open else outcome
+
+    def _handler(self, topic: str) -> Handler | None:
+        fitting = (h for pattern, h in self._handlers.items() if fnmatchcase(topic, pattern))
+        return next(fitting, None)
+
+
+def _resolve(pattern: str, given: Handler | str) -> Handler:
+    try:
+        handler = import_string(given) if isinstance(given, str) else given
+    except ImportError as error:
+        raise ValueError(f"handlers[{pattern!r}]: {error}") from error
+    if not callable(handler):
+        raise TypeError(f"handlers[{pattern!r}]: {given!r} cannot be called.")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise TypeError(f"handlers[{pattern!r}]: {given!r} is a generator: a call does nothing.")
+    return handler
+
+
+def _call(handler: Handler, envelope: Envelope) -> Outcome:
+    try:
+        result = handler(envelope)
+        if inspect.isawaitable(result):
+            result = async_to_sync(_await)(result)
+    except Retry as retry:
+        return Retry(retry.reason, retry.after)
+    except Rejected as rejected:
+        return Rejected(rejected.reason)
+    except TransportDown:
+        raise
+    except Exception as error:  # noqa: BLE001 (a handler's error is its message's outcome)
+        return Retry("".join(traceback.format_exception_only(error)).strip()[:_REASON_LENGTH])
+    # Whoever returns an outcome instead of raising it means it.
+    return result if isinstance(result, Outcome) else Sent()
+
+
+async def _await(result: Awaitable[object]) -> object:
+    return await result
+
+
+def _open_transactions() -> set[str]:
+    """The aliases on which this thread is inside a transaction that it has to end itself."""
+    return {
+        connection.alias
+        for connection in connections.all(initialized_only=True)
+        if connection.in_atomic_block
+        or (connection.connection and connection.autocommit != _usual_autocommit(connection))
+    }
+
+
+def _usual_autocommit(connection: BaseDatabaseWrapper) -> bool:
+    return bool(connection.settings_dict["AUTOCOMMIT"])
+
+
+def _roll_back(aliases: set[str]) -> None:
+    for alias in aliases:
+        connections[alias].close()
+        # A connection closed inside `atomic` refuses to open again; the next use makes a new one.
+        del connections[alias]
+
+
+def _unfinished(aliases: set[str]) -> Retry:
+    """What the handler did is rolled back, so its message must not count as sent."""
+    names = ", ".join(sorted(aliases))
+    return Retry(f"The handler left a transaction open on {names}; it was rolled back.")
