@@ -28,7 +28,7 @@ class ServerError(RuntimeError):
     """The server could not be started; the end of its log is in the message."""
 
 
-class ServerMissing(ServerError):  # noqa: N818  # a state of the machine  # a state of the machine, not an error of it
+class ServerMissing(ServerError):  # a state of the machine, not an error of it
     """The server is not installed; the message says how to install it."""
 
 
