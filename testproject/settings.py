@@ -2,8 +2,8 @@
 
 Everything that differs between runs comes from the environment, so that any command and the
 whole suite run against a given database: DATABASE_URL, SECOND_DATABASE_URL (the alias "other"),
-BROKER_URL, DEBUG, TIME_ZONE, USE_TZ, DEFAULT_AUTO_FIELD, LOG_LEVEL, OUTBOX_LOCK (JSON), and
-SQLITE_TEST_IN_MEMORY for the few tests that want SQLite's in-memory test database.
+BROKER_URL, CONSUMER_URL, DEBUG, TIME_ZONE, USE_TZ, DEFAULT_AUTO_FIELD, LOG_LEVEL, OUTBOX_LOCK
+(JSON), and SQLITE_TEST_IN_MEMORY for the few tests that want SQLite's in-memory test database.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_outbox_lock",
     "testproject.shop",
+    "testproject.billing",
 ]
 
 MIDDLEWARE = [
@@ -79,8 +80,9 @@ def database(name: str, default: str | None = None) -> dict[str, Any]:
 
 
 def sqlite_test_name(name: str) -> str | None:
-    """A file, so that a test's threads and processes share one database."""
-    return None if env.bool("SQLITE_TEST_IN_MEMORY", default=False) else f"{name}.test"
+    """A file, so that a test's threads and processes share one database; None for memory."""
+    in_memory = name == ":memory:" or env.bool("SQLITE_TEST_IN_MEMORY", default=False)
+    return None if in_memory else f"{name}.test"
 
 
 if "DATABASE_URL" not in env:
@@ -94,6 +96,7 @@ DEFAULT_AUTO_FIELD = env.str("DEFAULT_AUTO_FIELD", default="django.db.models.Big
 
 OUTBOX_LOCK: dict[str, Any] = env.json("OUTBOX_LOCK", default={})
 BROKER_URL: str | None = env.str("BROKER_URL", default=None)
+CONSUMER_URL = env.str("CONSUMER_URL", default="http://127.0.0.1:8001/billing/messages/")
 
 USE_TZ = env.bool("USE_TZ", default=True)
 TIME_ZONE = env.str("TIME_ZONE", default="UTC")

@@ -112,28 +112,27 @@ def start_database(config: pytest.Config, run: Run) -> None:
         os.environ.setdefault("DATABASE_URL", os.environ["MSSQL_URL"])
     if "DATABASE_URL" in os.environ:
         run.private = False
-        run.exercised.append(Exercised(run.database, "given by DATABASE_URL", "real server"))
+        run.exercised.append(Exercised(run.database, "given by its address", "real server"))
     elif run.database == "sqlite":
-        start_sqlite(config, run)
+        os.environ["DATABASE_URL"] = f"sqlite:///{private_folder(config)}/default.sqlite3"
+        run.exercised.append(Exercised("SQLite", sqlite3.sqlite_version, "real server"))
     elif run.database == "mssql":
         not_exercised("mssql", "MSSQL_URL is not set")
     else:
-        url = start(config, run, run.database).url
-        os.environ["DATABASE_URL"] = url
-        os.environ.setdefault("SECOND_DATABASE_URL", other_database(url))
+        os.environ["DATABASE_URL"] = start(config, run, run.database).url
+    os.environ.setdefault("SECOND_DATABASE_URL", other_database(os.environ["DATABASE_URL"]))
 
 
-def start_sqlite(config: pytest.Config, run: Run) -> None:
+def private_folder(config: pytest.Config) -> str:
     folder = tempfile.mkdtemp(prefix="outbox-sqlite-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    os.environ["DATABASE_URL"] = f"sqlite:///{folder}/default.sqlite3"
-    os.environ.setdefault("SECOND_DATABASE_URL", f"sqlite:///{folder}/other.sqlite3")
-    run.exercised.append(Exercised("SQLite", sqlite3.sqlite_version, "real server"))
+    return folder
 
 
 def other_database(url: str) -> str:
     """A second database on the same server; only its test database is ever created."""
-    return urlsplit(url)._replace(path="/outbox_other").geturl()
+    address, mark, options = url.partition("?")
+    return url if ":memory:" in url else f"{address}_other{mark}{options}"
 
 
 def start(config: pytest.Config, run: Run, name: str) -> servers.Server:

@@ -87,7 +87,7 @@ def test_another_database_runs_what_uses_the_database(
     """A DATABASE_URL that is given is used as it is: here nothing listens there."""
     chosen, said = collect(DATABASE_URL="postgres://nobody@127.0.0.1:1/nowhere")
     assert chosen == WITH_DATABASE
-    assert "postgresql given by DATABASE_URL" in said
+    assert "postgresql given by its address" in said
 
 
 def test_a_service_adds_its_tests(collect: Callable[..., tuple[set[str], str]]) -> None:
@@ -101,6 +101,19 @@ def test_a_service_adds_its_tests(collect: Callable[..., tuple[set[str], str]]) 
 def test_two_databases_in_one_run_are_refused() -> None:
     with pytest.raises(pytest.UsageError, match="not postgresql and mariadb"):
         plugin.plan(["postgresql", "mariadb"])
+
+
+@pytest.mark.parametrize(
+    ("url", "other"),
+    [
+        ("mysql://root@127.0.0.1:3306/outbox", "mysql://root@127.0.0.1:3306/outbox_other"),
+        ("mssql://sa:x@db/outbox?driver=x", "mssql://sa:x@db/outbox_other?driver=x"),
+        ("sqlite:////tmp/a.sqlite3", "sqlite:////tmp/a.sqlite3_other"),
+        ("sqlite://:memory:", "sqlite://:memory:"),
+    ],
+)
+def test_the_second_database_stands_beside_the_first(url: str, other: str) -> None:
+    assert plugin.other_database(url) == other
 
 
 class Missing(Chromium):
