@@ -151,6 +151,8 @@ def _backend(raw: object, path: str, *, required: bool = False) -> BackendSettin
 
 def _routes(raw: object, path: str, publishers: Options) -> Mapping[str, str] | None:
     if raw is None:
+        if publishers and DEFAULT_PUBLISHER not in publishers:
+            raise InvalidSettings(f"{path} is missing: PUBLISHERS has no {DEFAULT_PUBLISHER!r}.")
         return None
     routes = _mapping(raw, path)
     for pattern, name in routes.items():

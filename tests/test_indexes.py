@@ -1,0 +1,50 @@
+"""Partial where the database can, whole elsewhere, and no warning anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connection, connections
+from django.db.migrations.writer import MigrationWriter
+
+from django_outbox_lock.indexes import NotNullIndex
+from django_outbox_lock.models import OutboxMessage
+
+INDEX = NotNullIndex(fields=["due_at", "-id"], name="outbox_due", not_null="due_at")
+
+
+def create_sql(*, partial: bool) -> str:
+    fresh = connections["default"].copy()
+    fresh.features.supports_partial_indexes = partial  # type: ignore[misc]
+    editor = fresh.SchemaEditorClass(fresh, collect_sql=True)  # type: ignore[misc]
+    return str(INDEX.create_sql(OutboxMessage, editor))
+
+
+def test_the_condition_stands_where_the_database_can() -> None:
+    assert create_sql(partial=True) == (
+        'CREATE INDEX "outbox_due" ON "django_outbox_lock_outboxmessage" ("due_at", "id" DESC) '
+        'WHERE "due_at" IS NOT NULL'
+    )
+
+
+def test_elsewhere_the_index_is_whole() -> None:
+    assert create_sql(partial=False) == (
+        'CREATE INDEX "outbox_due" ON "django_outbox_lock_outboxmessage" ("due_at", "id" DESC)'
+    )
+
+
+def test_migrations_can_write_and_compare_it() -> None:
+    text, _ = MigrationWriter.serialize(INDEX)
+    scope: dict[str, Any] = {}
+    exec("import django_outbox_lock.indexes, django.db.models as models", scope)
+    assert eval(text, scope) == INDEX == INDEX.clone()
+    assert NotNullIndex(fields=["due_at", "-id"], name="outbox_due", not_null="id") != INDEX
+
+
+@pytest.mark.django_db
+def test_the_table_has_both_indexes() -> None:
+    with connection.cursor() as cursor:
+        found = connection.introspection.get_constraints(cursor, OutboxMessage._meta.db_table)
+    assert found["outbox_due"]["columns"] == ["due_at", "id"]
+    assert found["outbox_order"]["columns"] == ["order_key", "id"]
