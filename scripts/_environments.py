@@ -1,4 +1,4 @@
-"""Virtual environments in .dev/, each made once for the requirements that it was made from."""
+"""Virtual environments in .dev/venvs/, each made once for the requirements that it was made from."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 DEV = ROOT / ".dev"
+VENVS = DEV / "venvs"
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A directory in .dev/ and what belongs into it."""
+    """A directory in .dev/venvs/ and what belongs into it."""
 
     name: str
     requirements: tuple[str, ...]
@@ -29,7 +30,7 @@ class Environment:
 
     def python(self) -> str:
         """The environment's interpreter; installs the environment if it is not there yet."""
-        folder = DEV / self.name
+        folder = VENVS / self.name
         python = str(folder / "bin" / "python")
         stamp = folder / "made-from.txt"
         made_from = "\n".join([self.interpreter, *self.requirements])

@@ -107,7 +107,7 @@ def test_an_environment_is_made_once_for_its_requirements(
         folder.mkdir(exist_ok=True)
         made.append(environment.requirements)
 
-    monkeypatch.setattr(_environments, "DEV", tmp_path)
+    monkeypatch.setattr(_environments, "VENVS", tmp_path)
     monkeypatch.setattr(_environments.Environment, "_install", install)
     for requirements in (("a",), ("a",), ("a", "b")):
         _environments.Environment("one", requirements).python()
