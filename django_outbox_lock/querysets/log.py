@@ -1,11 +1,86 @@
-"""Verbs."""
+"""Verbs of the processing log."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from django.db import models
+from django.db import IntegrityError, models, transaction
+from django.db.models.expressions import OrderBy
+from django.utils import timezone
+
+from django_outbox_lock import dberrors
+
+if TYPE_CHECKING:
+    from django_outbox_lock.models import ProcessingLog
+
+
+class _NewestVersion(OrderBy):
+    """Orders the rows and, on MySQL and MariaDB, reads them as they are committed now.
+
+    Under REPEATABLE READ a plain read would not see what was committed after the snapshot. The
+    lock is the one that the refused INSERT of the same key holds already, so it cannot deadlock.
+    It ends the statement only where nothing follows the ORDER BY: no slices.
+    """
+
+    def as_mysql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        sql, params = self.as_sql(compiler, connection)
+        return f"{sql} LOCK IN SHARE MODE", list(params)
 
 
 class ProcessingLogQuerySet(models.QuerySet[Any]):
-    """Rows."""
+    """Entries, found by their hash; an entry that is done never changes again."""
+
+    def begin(self, **columns: Any) -> ProcessingLog:
+        """Insert an entry that counts as done once the transaction commits.
+
+        Raises ``IntegrityError`` when there is one, after waiting for a concurrent transaction.
+        """
+        entry: ProcessingLog = self.create(status=self.model.Status.DONE, **columns)
+        return entry
+
+    def newest(self, entry_hash: str) -> ProcessingLog | None:
+        """The entry as committed now, or None when there is none that this snapshot shows."""
+        found = self.filter(entry_hash=entry_hash).order_by(_NewestVersion(models.F("id")))
+        return next(iter(found), None)
+
+    def resume(self, entry_hash: str, attempts: int, body_digest: str) -> bool:
+        """Make the failed entry count as done once the transaction commits.
+
+        False when it is not as it was seen, with ``attempts``.
+        """
+        resumed = self._failed(entry_hash).filter(attempts=attempts)
+        return bool(
+            resumed.update(
+                status=self.model.Status.DONE,
+                attempts=attempts + 1,
+                last_error="",
+                body_digest=body_digest,
+                updated_at=timezone.now(),
+            )
+        )
+
+    def store_result(self, entry_hash: str, result: bytes | None, result_type: str) -> bool:
+        """Keep what the body said; False when the entry of this transaction is gone."""
+        return bool(
+            self.filter(entry_hash=entry_hash).update(
+                result=result, result_type=result_type, updated_at=timezone.now()
+            )
+        )
+
+    def fail(self, entry_hash: str, last_error: str, body_digest: str, **columns: Any) -> None:
+        """Leave the trace of a failed delivery, unless another one has succeeded meanwhile."""
+        trace = {"last_error": last_error, "body_digest": body_digest}
+        try:
+            with transaction.atomic(using=self.db):
+                self.create(
+                    entry_hash=entry_hash, status=self.model.Status.FAILED, **trace, **columns
+                )
+        except IntegrityError as error:
+            if not dberrors.is_duplicate_key(error):
+                raise
+            self._failed(entry_hash).update(
+                attempts=models.F("attempts") + 1, updated_at=timezone.now(), **trace
+            )
+
+    def _failed(self, entry_hash: str) -> ProcessingLogQuerySet:
+        return self.filter(entry_hash=entry_hash, status=self.model.Status.FAILED)

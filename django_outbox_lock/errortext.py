@@ -1,0 +1,19 @@
+"""An exception as a text that any database keeps and any operator may read."""
+
+from __future__ import annotations
+
+import re
+
+LIMIT = 2000
+_PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s@]+@")
+
+
+def describe(error: BaseException) -> str:
+    """The exception's type and message: at most 2,000 UTF-16 code units, no password of a URL.
+
+    NUL characters, which PostgreSQL refuses, and halves of surrogate pairs become question marks.
+    """
+    text = f"{type(error).__name__}: {error}".replace("\0", "?")
+    text = _PASSWORD_IN_URL.sub(r"\1***@", text)
+    encoded = text.encode("utf-8", "replace").decode().encode("utf-16-le")[: 2 * LIMIT]
+    return encoded.decode("utf-16-le", "ignore")
