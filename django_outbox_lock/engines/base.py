@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
