@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from django_outbox_lock.outcomes import Outcome
 
 
-class BasePublisher(abc.ABC):
+class BasePublisher:
     """Carries envelopes and says of each what became of it.
 
     A room takes its options as keyword arguments and raises ``ValueError`` or ``TypeError`` for
@@ -29,20 +28,21 @@ class BasePublisher(abc.ABC):
     max_batch: int | None = None
     """The most envelopes that one call may be given; None for any number."""
 
-    @abc.abstractmethod
     def publish_batch(self, envelopes: Sequence[Envelope]) -> Iterable[Outcome]:
         """One outcome for each envelope, in the order given, each as soon as it is known.
 
         ``Sent`` means that the broker has confirmed that it keeps the message. Raises
         ``TransportDown`` out of the call or the iteration when the way to the broker is broken:
-        what has no outcome yet was not decided. The caller may stop iterating at any point.
+        what has no outcome yet was not decided. The caller may stop iterating at any point, and
+        may call from any thread, one at a time.
         """
+        raise NotImplementedError
 
     def handles(self, topic: str) -> bool:
         """Whether the topic leads anywhere from here; False is no verdict on its messages."""
         return True
 
-    def close(self) -> None:  # noqa: B027 (most rooms keep nothing open)
+    def close(self) -> None:
         """Give up connections and threads; the next ``publish_batch`` opens them again."""
 
     def check(self) -> list[CheckMessage]:

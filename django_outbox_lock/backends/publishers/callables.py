@@ -12,6 +12,7 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from django_outbox_lock.backends.publishers.base import BasePublisher
+from django_outbox_lock.context import handling
 from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
 
@@ -32,7 +33,8 @@ class CallablePublisher(BasePublisher):
 
     A handler is a function, plain or async, or the dotted path of one, and gets the envelope.
     Returning means ``Sent``. It may raise ``Retry``, ``Rejected``, or ``TransportDown`` when what
-    it talks to is out of reach; any other exception is a ``Retry`` with its text.
+    it talks to is out of reach; any other exception is a ``Retry`` with its text. What it publishes
+    itself is caused by its message.
     """
 
     def __init__(self, *, handlers: Mapping[str, Handler | str]) -> None:
@@ -53,7 +55,8 @@ class CallablePublisher(BasePublisher):
             return Retry(f"No handler for topic {envelope.topic!r} in this process.")
         already_open = _open_transactions()
         try:
-            outcome = _call(handler, envelope)
+            with handling(envelope):
+                outcome = _call(handler, envelope)
         finally:
             left_open = _open_transactions() - already_open
             _roll_back(left_open)

@@ -20,7 +20,7 @@ from django_outbox_lock.backends.publishers.rabbitmq.window import Flight
 from django_outbox_lock.outcomes import Outcome, Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from django_outbox_lock.envelope import Envelope
 
@@ -66,7 +66,7 @@ class RabbitMQPublisher(BasePublisher):
         self._opening = threading.Lock()
         self._pid = os.getpid()
 
-    def publish_batch(self, envelopes: Sequence[Envelope]) -> Iterator[Outcome]:
+    def publish_batch(self, envelopes: Sequence[Envelope]) -> Generator[Outcome]:
         """Each outcome once the broker has confirmed, refused or returned the message.
 
         ``Rejected``: returned as unroutable, larger than the broker takes, or not to be expressed

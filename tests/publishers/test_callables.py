@@ -1,0 +1,202 @@
+"""Functions as publishers: choice by topic, outcomes, and transactions left open."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_outbox_lock.backends.publishers.callables import CallablePublisher
+from django_outbox_lock.context import current_message
+from django_outbox_lock.exceptions import TransportDown
+from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
+from testproject.shop.models import Order
+from tests.publishers.envelopes import make_envelope, make_envelopes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from django_outbox_lock.envelope import Envelope
+
+handled: list[Envelope] = []
+
+
+@pytest.fixture(autouse=True)
+def _empty() -> None:
+    handled.clear()
+
+
+def keep(envelope: Envelope) -> None:
+    handled.append(envelope)
+
+
+def outcome_of(handler: Callable[[Envelope], Any]) -> Outcome:
+    publisher = CallablePublisher(handlers={"*": handler})
+    (outcome,) = publisher.publish_batch([make_envelope()])
+    return outcome
+
+
+def raising(error: BaseException) -> Callable[[Envelope], None]:
+    def handler(envelope: Envelope) -> None:
+        raise error
+
+    return handler
+
+
+def test_first_fitting_pattern_gets_the_envelope() -> None:
+    chosen: list[str] = []
+    publisher = CallablePublisher(
+        handlers={
+            "order.paid": lambda _: chosen.append("exact"),
+            "order.*": lambda _: chosen.append("pattern"),
+            "*": f"{__name__}.keep",
+        }
+    )
+    envelopes = [make_envelope(topic=t) for t in ("order.paid", "order.sent", "Order.paid")]
+    assert list(publisher.publish_batch(envelopes)) == [Sent()] * 3
+    assert chosen == ["exact", "pattern"]
+    assert handled == [envelopes[2]]
+
+
+def test_topic_without_handler_is_told_and_not_killed() -> None:
+    publisher = CallablePublisher(handlers={"order.*": keep})
+    assert publisher.handles("order.paid")
+    assert not publisher.handles("mail.sent")
+    (outcome,) = publisher.publish_batch([make_envelope(topic="mail.sent")])
+    assert isinstance(outcome, Retry)
+    assert "'mail.sent'" in outcome.reason
+
+
+def test_outcomes_come_one_by_one() -> None:
+    outcomes = iter(CallablePublisher(handlers={"*": keep}).publish_batch(make_envelopes(2)))
+    next(outcomes)
+    assert len(handled) == 1
+
+
+def test_handler_raises_its_outcome() -> None:
+    retry = outcome_of(raising(Retry("later", after=7)))
+    assert isinstance(retry, Retry)
+    assert (retry.reason, retry.after) == ("later", 7)
+    rejected = outcome_of(raising(Rejected("never")))
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason == "never"
+    assert rejected.__traceback__ is None, "an outcome that is kept would keep the handler's frames"
+
+
+def test_returned_outcome_is_not_taken_for_success() -> None:
+    assert isinstance(outcome_of(lambda _: Retry("later")), Retry)
+
+
+def test_other_exception_is_a_retry_with_its_truncated_text() -> None:
+    outcome = outcome_of(raising(KeyError("x" * 5000)))
+    assert isinstance(outcome, Retry)
+    assert outcome.reason.startswith("KeyError: 'xxx")
+    assert len(outcome.reason) == 1000
+
+
+def test_exception_that_cannot_be_printed_is_a_retry() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    assert isinstance(outcome_of(raising(Silent())), Retry)
+
+
+def test_raising_handler_stops_nobody_else() -> None:
+    publisher = CallablePublisher(handlers={"bad": raising(ValueError("bad")), "*": keep})
+    envelopes = [make_envelope(topic=topic) for topic in ("a", "bad", "b")]
+    outcomes = list(publisher.publish_batch(envelopes))
+    assert [type(outcome) for outcome in outcomes] == [Sent, Retry, Sent]
+
+
+@pytest.mark.parametrize("error", [TransportDown("cut"), KeyboardInterrupt(), SystemExit(1)])
+def test_what_is_no_verdict_on_the_message_is_passed_on(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        outcome_of(raising(error))
+
+
+async def keep_later(envelope: Envelope) -> None:
+    await asyncio.sleep(0)
+    handled.append(envelope)
+
+
+async def refuse_later(envelope: Envelope) -> None:
+    await asyncio.sleep(0)
+    raise Rejected("never")
+
+
+def test_async_handlers_are_awaited() -> None:
+    assert outcome_of(keep_later) == Sent()
+    assert len(handled) == 1
+    assert isinstance(outcome_of(refuse_later), Rejected)
+    # A plain function that hands back a coroutine has not done anything yet either.
+    assert outcome_of(lambda envelope: keep_later(envelope)) == Sent()  # noqa: PLW0108
+    assert len(handled) == 2
+
+
+def test_what_a_handler_publishes_is_caused_by_its_message() -> None:
+    current: list[Envelope | None] = []
+
+    async def later(envelope: Envelope) -> None:
+        current.append(current_message())
+
+    outcome_of(lambda _: current.append(current_message()))
+    outcome_of(later)
+    assert [envelope and envelope.topic for envelope in current] == ["order.paid", "order.paid"]
+    assert current_message() is None
+
+
+def generator(envelope: Envelope) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("handler", "error"),
+    [
+        ("shop.handlers.gone", ValueError),
+        (f"{__name__}.gone", ValueError),
+        (f"{__name__}.handled", TypeError),
+        (generator, TypeError),
+    ],
+)
+def test_wrong_handler_is_told_at_once(handler: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"handlers\['order\.\*'\]"):
+        CallablePublisher(handlers={"order.*": handler})
+
+
+def leave_atomic_open(envelope: Envelope) -> None:
+    transaction.atomic().__enter__()
+    Order.objects.create(number=str(envelope.message_id), total=1)
+
+
+def leave_autocommit_off(envelope: Envelope) -> None:
+    transaction.set_autocommit(False)
+    Order.objects.create(number=str(envelope.message_id), total=1)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("careless", [leave_atomic_open, leave_autocommit_off])
+def test_transaction_left_open_is_rolled_back_and_poisons_nobody(
+    careless: Callable[[Envelope], None],
+) -> None:
+    def careful(envelope: Envelope) -> None:
+        with transaction.atomic():
+            Order.objects.create(number="careful", total=1)
+
+    publisher = CallablePublisher(handlers={"careless": careless, "*": careful})
+    envelopes = [make_envelope(topic=topic) for topic in ("careless", "careful")]
+    outcomes = list(publisher.publish_batch(envelopes))
+    assert isinstance(outcomes[0], Retry)
+    assert "left a transaction open on default" in outcomes[0].reason
+    assert outcomes[1] == Sent()
+    assert [order.number for order in Order.objects.all()] == ["careful"]
+
+
+@pytest.mark.django_db
+def test_callers_own_transaction_is_left_alone() -> None:
+    Order.objects.create(number="before", total=1)
+    assert outcome_of(lambda _: Order.objects.create(number="inside", total=1)) == Sent()
+    assert connection.in_atomic_block
+    assert Order.objects.count() == 2

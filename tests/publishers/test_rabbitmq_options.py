@@ -1,0 +1,69 @@
+"""Options of the RabbitMQ publisher: what is wrong with them is said when they are read."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import pytest
+
+from django_outbox_lock.backends.publishers.base import BasePublisher
+from django_outbox_lock.backends.publishers.rabbitmq import RabbitMQPublisher, to_envelope
+from django_outbox_lock.backends.publishers.rabbitmq.messages import to_message
+from django_outbox_lock.backends.publishers.rabbitmq.parameters import parameters
+from django_outbox_lock.exceptions import InvalidSettings
+from django_outbox_lock.handlers import construct, load
+from tests.publishers.envelopes import make_envelope
+
+URL = "amqp://guest:guest@localhost/"
+PATH = "OUTBOX_LOCK['default']['PUBLISHERS']['default']"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"url": None}, "url must be amqp:// or amqps://, not None"),
+        ({"url": "http+x://localhost/"}, "Unexpected URL scheme"),
+        ({"url": URL + "?heartbeat=5"}, "url has heartbeat"),
+        ({"window": 0}, "window must be 1 or more, not 0"),
+        ({"heartbeat": 0}, "heartbeat must be 1 second or more, not 0"),
+        ({"connect_timeout": 0}, "must be > 0|timeout"),
+        ({"exchange": "x" * 256}, "the exchange has 256"),
+        ({"routing_key": "{tenant}"}, "routing_key has {topic}, {key}: not '{tenant}'"),
+        ({"routing_key": "{"}, "routing_key"),
+        ({"windows": 1}, "Did you mean 'window'"),
+    ],
+)
+def test_wrong_option_is_named_with_its_place(options: dict[str, Any], words: str) -> None:
+    dotted = "django_outbox_lock.backends.publishers.rabbitmq.RabbitMQPublisher"
+    publisher = load(PATH, dotted, BasePublisher)
+    assert publisher is RabbitMQPublisher
+    with pytest.raises(InvalidSettings, match=words) as failure:
+        construct(publisher, {"url": URL} | options, f"{PATH}['OPTIONS']")
+    assert str(failure.value).startswith(f"{PATH}['OPTIONS']")
+
+
+def test_every_wait_is_bounded() -> None:
+    result = parameters(URL, connect_timeout=3, confirm_timeout=7, heartbeat=11)
+    assert result.socket_timeout == result.stack_timeout == 3
+    assert result.blocked_connection_timeout == 7
+    assert result.heartbeat == 11
+    assert result.connection_attempts == 1
+    assert "django-outbox-lock" in result.client_properties["connection_name"]
+
+
+def test_amqps_verifies_the_server() -> None:
+    result = parameters("amqps://localhost/", connect_timeout=3, confirm_timeout=7, heartbeat=11)
+    assert result.port == 5671
+    assert result.ssl_options.context.verify_mode == ssl.CERT_REQUIRED
+    assert result.ssl_options.context.check_hostname
+
+
+@pytest.mark.parametrize("correlation_id", ["", "c-1", "ü" * 200])
+def test_message_carries_the_whole_envelope(correlation_id: str) -> None:
+    envelope = make_envelope(key="", headers={"a": "ü"}, correlation_id=correlation_id)
+    message = to_message(envelope, "shop", "key")
+    assert to_envelope(message.properties, message.body) == envelope
+    expected = correlation_id if correlation_id == "c-1" else None
+    assert message.properties.correlation_id == expected
+    assert message.header_size > len(b"".join(message.properties.encode()))
