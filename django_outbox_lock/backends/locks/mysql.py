@@ -1,0 +1,158 @@
+"""The user locks of MySQL and MariaDB (``GET_LOCK``), on a session of their own."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+from django.db import DatabaseError, connections
+
+from django_outbox_lock import keys, registry
+from django_outbox_lock.backends.locks.base import Live, ProbeResult
+from django_outbox_lock.backends.locks.session import (
+    CONNECT_TIMEOUT,
+    ROW_WAIT,
+    SessionLockBackend,
+)
+from django_outbox_lock.exceptions import LockUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.backends.utils import CursorWrapper
+
+    from django_outbox_lock.holder import Holder
+
+logger = logging.getLogger("django_outbox_lock.locks")
+
+# read_only is a number on MySQL and on MariaDB up to 11, a word on later ones.
+_WRITABLE = "CONCAT(@@GLOBAL.read_only) IN ('0', 'OFF') AND NOT @@GLOBAL.innodb_read_only"
+# Where file names ignore case, so do database names, and one database must have one name.
+_DATABASE = "SELECT IF(@@GLOBAL.lower_case_table_names = 0, DATABASE(), LOWER(DATABASE()))"
+_CLUSTER = (
+    "SHOW GLOBAL VARIABLES WHERE "
+    "(Variable_name = 'wsrep_on' AND Value = 'ON') OR "
+    "(Variable_name = 'group_replication_single_primary_mode' AND Value = 'OFF')"
+)
+# What shows the locks of everybody, to those who may look: the plugin of MariaDB, and MySQL's
+# table, which MariaDB has, too, but leaves empty unless its performance schema is on.
+_PLUGIN = (
+    "SELECT l.table_schema, l.thread_id, p.host FROM information_schema.metadata_lock_info l "
+    "LEFT JOIN information_schema.processlist p ON p.id = l.thread_id "
+    "WHERE l.lock_type = 'User lock' AND LEFT(l.table_schema, 7) = 'outbox:'"
+)
+_PERFORMANCE_SCHEMA = (
+    "SELECT l.object_name, t.processlist_id, t.processlist_host "
+    "FROM performance_schema.metadata_locks l "
+    "JOIN performance_schema.threads t ON t.thread_id = l.owner_thread_id "
+    "WHERE l.object_type = 'USER LEVEL LOCK' AND l.lock_status = 'GRANTED' "
+    "AND LEFT(l.object_name, 7) = 'outbox:'"
+)
+
+
+class MySQLLock(SessionLockBackend):
+    """``GET_LOCK`` with a name of 64 characters; the name space is the whole server.
+
+    User locks live in the server's memory and are not replicated: a failover frees them, and a
+    cluster that writes on several nodes has one set of them on each.
+    """
+
+    label = "mysql"
+
+    @property
+    def namespace(self) -> str:
+        """The database's name, behind the given namespace: other databases share the server."""
+        return "\0".join(filter(None, [self._given_namespace, self._database]))
+
+    @functools.cached_property
+    def _database(self) -> str:
+        with self._session.use(self.lease) as connection, connection.cursor() as cursor:
+            cursor.execute(_DATABASE)
+            return str(cursor.fetchone()[0])
+
+    def store_key(self, resource: str) -> str:
+        return keys.user_lock_name(self.namespace, resource)
+
+    def connection_options(self) -> dict[str, Any]:
+        """Whole seconds; an answer takes longer than the wait for the registry's row."""
+        patience = max(ROW_WAIT + 1, math.ceil(self.lease / 3))
+        return {
+            "connect_timeout": CONNECT_TIMEOUT,
+            "read_timeout": patience,
+            "write_timeout": patience,
+            "isolation_level": "read committed",
+        }
+
+    def prepare(self, cursor: CursorWrapper) -> None:
+        """``wait_timeout`` ends a session that was silent for a lease, and frees its locks."""
+        cursor.execute(
+            "SET SESSION wait_timeout = %s, SESSION interactive_timeout = %s, "
+            "SESSION innodb_lock_wait_timeout = %s, SESSION lock_wait_timeout = %s",
+            [math.ceil(self.lease)] * 2 + [ROW_WAIT] * 2,
+        )
+
+    def try_lock(self, cursor: CursorWrapper, key: str) -> bool:
+        # Never a negative or a broken number of seconds: the two servers read them differently.
+        cursor.execute("SELECT GET_LOCK(%s, 0)", [key])
+        answer = cursor.fetchone()[0]
+        if answer is None:
+            raise LockUnavailable(f"GET_LOCK({key!r}) was interrupted or failed on the server.")
+        return bool(answer == 1)
+
+    def unlock(self, cursor: CursorWrapper, key: str) -> bool:
+        cursor.execute("SELECT RELEASE_LOCK(%s)", [key])
+        return bool(cursor.fetchone()[0] == 1)
+
+    def owns(self, cursor: CursorWrapper, key: str) -> bool:
+        cursor.execute(f"SELECT IS_USED_LOCK(%s) = CONNECTION_ID() AND {_WRITABLE}", [key])
+        return bool(cursor.fetchone()[0] == 1)
+
+    def session_id(self, cursor: CursorWrapper) -> str:
+        cursor.execute("SELECT CONNECTION_ID()")
+        return str(cursor.fetchone()[0])
+
+    def seen(self, cursor: CursorWrapper) -> Iterator[Live]:
+        """Of the registry's resources anybody may ask; what else is locked only some may see."""
+        yield from self._asked_by_name(cursor)
+        for view in (_PLUGIN, _PERFORMANCE_SCHEMA):
+            yield from self._viewed(cursor, view)
+
+    def end_by_force(self, resource: str, holder: Holder) -> None:
+        """Sessions are numbered anew when the server starts: end only one that has the lock."""
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute("SELECT IS_USED_LOCK(%s)", [self.store_key(resource)])
+            if str(cursor.fetchone()[0]) == holder.session_id:
+                self.kill(cursor, holder.session_id)
+
+    def kill(self, cursor: CursorWrapper, session_id: str) -> None:
+        cursor.execute("KILL CONNECTION %s", [int(session_id)])
+
+    def _asked_by_name(self, cursor: CursorWrapper) -> Iterator[Live]:
+        names = [self.store_key(row.resource) for row in registry.holders(connections[self.alias])]
+        if names:
+            cursor.execute(f"SELECT {', '.join(['IS_USED_LOCK(%s)'] * len(names))}", names)
+            for name, session in zip(names, cursor.fetchone(), strict=True):
+                if session is not None:
+                    yield Live(name, str(session))
+
+    def _viewed(self, cursor: CursorWrapper, view: str) -> Iterator[Live]:
+        try:
+            cursor.execute(view)
+        except DatabaseError as error:
+            logger.debug("the locks of %r: a view cannot be read: %s", self.alias, error)
+            return
+        for name, session, host in cursor.fetchall():
+            yield Live(str(name), str(session), host=(host or "").partition(":")[0])
+
+    def _probe(self, one: BaseDatabaseWrapper, two: BaseDatabaseWrapper, key: str) -> ProbeResult:
+        with one.cursor() as cursor:
+            cursor.execute(_CLUSTER)
+            if cursor.fetchone() is not None:
+                return ProbeResult(False, "user locks are local to a node of this cluster")
+            cursor.execute(f"SELECT {_WRITABLE}")
+            if not cursor.fetchone()[0]:
+                raise LockUnavailable(f"The server of {self.alias!r} is read-only at present.")
+        return super()._probe(one, two, key)
