@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Iterable, Mapping, Sequence
 
+__all__ = ["Draft", "PublishOptions", "publish", "publish_many"]
+
 # MariaDB takes statements of 16 MB by default, and escaping may double a body.
 MAX_BYTES = 5 * 1024 * 1024
 

@@ -17,7 +17,7 @@ from django_outbox_lock.models import Hold
 from tests.factories import HoldFactory
 
 if TYPE_CHECKING:
-    from pytest_django.fixtures import SettingsWrapper
+    from pytest_django import Settings
 
     from tests.conftest import WaitUntil
 
@@ -36,9 +36,7 @@ def server_time(offset: int = 0) -> int:
 @pytest.mark.django_db
 @USE_TZ
 @ZONES
-def test_the_server_counts_from_1970_utc(
-    settings: SettingsWrapper, zone: str, *, use_tz: bool
-) -> None:
+def test_the_server_counts_from_1970_utc(settings: Settings, zone: str, *, use_tz: bool) -> None:
     """Case 055: whatever zone the application and its session live in."""
     settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
     assert abs(server_time() / SECOND - time.time()) < 2
@@ -100,9 +98,7 @@ def test_moments_become_exact_numbers() -> None:
 
 @USE_TZ
 @ZONES
-def test_numbers_become_moments_and_back(
-    settings: SettingsWrapper, zone: str, *, use_tz: bool
-) -> None:
+def test_numbers_become_moments_and_back(settings: Settings, zone: str, *, use_tz: bool) -> None:
     settings.USE_TZ, settings.TIME_ZONE = use_tz, zone
     number = 1_774_773_000_123_456
     moment = to_datetime(number)

@@ -11,7 +11,7 @@ from django_outbox_lock import conf
 from django_outbox_lock.exceptions import InvalidAlias, InvalidSettings
 
 if TYPE_CHECKING:
-    from pytest_django.fixtures import SettingsWrapper
+    from pytest_django import Settings
 
 WHOLE: dict[str, Any] = {
     "LOCK": {"BACKEND": "shop.Locks", "OPTIONS": {"lease": 5}},
@@ -31,7 +31,7 @@ def outbox(**sections: Any) -> conf.OutboxSettings:
 
 
 @pytest.mark.parametrize("given", [{}, {"default": {}}])
-def test_nothing_needs_to_be_set(settings: SettingsWrapper, given: dict[str, Any]) -> None:
+def test_nothing_needs_to_be_set(settings: Settings, given: dict[str, Any]) -> None:
     settings.OUTBOX_LOCK = given
     assert conf.outbox_aliases() == ("default",)
     assert conf.outbox_settings("default") == conf.OutboxSettings(
@@ -47,7 +47,7 @@ def test_nothing_needs_to_be_set(settings: SettingsWrapper, given: dict[str, Any
     )
 
 
-def test_the_setting_may_be_absent(settings: SettingsWrapper) -> None:
+def test_the_setting_may_be_absent(settings: Settings) -> None:
     del settings.OUTBOX_LOCK
     assert conf.outbox_aliases() == ("default",)
 
@@ -115,7 +115,7 @@ def test_a_mistake_is_named_with_its_full_path(sections: dict[Any, Any], words: 
         ({None: {}}, "OUTBOX_LOCK has a key that is no str: None."),
     ],
 )
-def test_a_wrong_setting_is_named(settings: SettingsWrapper, given: Any, words: str) -> None:
+def test_a_wrong_setting_is_named(settings: Settings, given: Any, words: str) -> None:
     settings.OUTBOX_LOCK = given
     with pytest.raises(InvalidSettings) as caught:
         conf.outbox_aliases()
@@ -139,6 +139,6 @@ def test_what_was_remembered_is_forgotten_with_the_settings() -> None:
     assert read("default") == {}
 
 
-def test_debug_is_djangos(settings: SettingsWrapper) -> None:
+def test_debug_is_djangos(settings: Settings) -> None:
     settings.DEBUG = True
     assert conf.debug() is True

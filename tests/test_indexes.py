@@ -16,8 +16,8 @@ INDEX = NotNullIndex(fields=["due_at", "-id"], name="outbox_due", not_null="due_
 
 def create_sql(*, partial: bool) -> str:
     fresh = connections["default"].copy()
-    fresh.features.supports_partial_indexes = partial  # type: ignore[misc]
-    editor = fresh.SchemaEditorClass(fresh, collect_sql=True)  # type: ignore[misc]
+    fresh.features.supports_partial_indexes = partial
+    editor = fresh.SchemaEditorClass(fresh, collect_sql=True)
     return str(INDEX.create_sql(OutboxMessage, editor))
 
 

@@ -42,6 +42,6 @@ def test_a_connection_without_autocommit_is_always_inside_one() -> None:
 def test_asking_opens_no_connection(monkeypatch: pytest.MonkeyPatch, *, autocommit: bool) -> None:
     fresh = connections["default"].copy()
     fresh.settings_dict["AUTOCOMMIT"] = autocommit
-    monkeypatch.setattr(connections._connections, "default", fresh, raising=False)
+    monkeypatch.setattr("django_outbox_lock.transactions.connections", {"default": fresh})
     assert in_transaction("default") is not autocommit
     assert fresh.connection is None
