@@ -1,4 +1,4 @@
-"""Virtual environments in .dev/venvs/, each made once for the requirements that it was made from."""
+"""Virtual environments in .dev/venvs/, each made once for the requirements it was made from."""
 
 from __future__ import annotations
 
