@@ -149,10 +149,16 @@ class MySQLLock(SessionLockBackend):
 
     def _probe(self, one: BaseDatabaseWrapper, two: BaseDatabaseWrapper, key: str) -> ProbeResult:
         with one.cursor() as cursor:
-            cursor.execute(_CLUSTER)
-            if cursor.fetchone() is not None:
-                return ProbeResult(False, "user locks are local to a node of this cluster")
+            if cluster := self._cluster(cursor):
+                reason = f"user locks are local to a node of the cluster ({cluster})"
+                return ProbeResult(False, reason)
             cursor.execute(f"SELECT {_WRITABLE}")
             if not cursor.fetchone()[0]:
                 raise LockUnavailable(f"The server of {self.alias!r} is read-only at present.")
         return super()._probe(one, two, key)
+
+    def _cluster(self, cursor: CursorWrapper) -> str | None:
+        """The variable that shows that several nodes write, as in Galera."""
+        cursor.execute(_CLUSTER)
+        row = cursor.fetchone()
+        return row and str(row[0])
