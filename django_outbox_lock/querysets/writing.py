@@ -28,7 +28,7 @@ def insert(
     others are left to the database. An error makes the caller's ``atomic`` block roll back.
     """
     model: type[Model] = type(rows[0])
-    by_name = {field.name: field for field in model._meta.concrete_fields}  # noqa: SLF001 (public)
+    by_name = {field.name: field for field in model._meta.concrete_fields}
     fields = [by_name[name] for name in columns]
     limit = min(batch_size, _rows_of_a_statement(fields, rows, using))
     with transaction.mark_for_rollback_on_error(using):
