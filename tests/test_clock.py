@@ -84,7 +84,7 @@ def test_an_unknown_server_is_refused_by_name() -> None:
     ],
 )
 def test_dialects_that_no_test_server_speaks(vendor: str, words: str) -> None:
-    """Their words only: that they are right was read in the vendors' manuals, not run."""
+    """Their words only: no such server has run them."""
     assert words in ServerTime.sql(SimpleNamespace(vendor=vendor))  # type: ignore[arg-type]
 
 
