@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -53,7 +54,7 @@ class Observed:
 
     def tokens_grow(self) -> bool:
         tokens = [tenure.token for tenure in self.tenures]
-        return all(low < high for low, high in zip(tokens, tokens[1:], strict=False))
+        return all(low < high for low, high in itertools.pairwise(tokens))
 
 
 def delivered() -> int:
