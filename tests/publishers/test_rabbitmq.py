@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -275,7 +274,14 @@ def test_stop_leaves_the_rest_unpublished(broker: Broker, make: MakePublisher) -
     assert broker.depth(QUEUE) < 5000
 
 
-def test_forked_child_has_a_connection_of_its_own(broker: Broker, make: MakePublisher) -> None:
+def exit_codes(child: int) -> list[int]:
+    pid, status = os.waitpid(child, os.WNOHANG)
+    return [os.waitstatus_to_exitcode(status)] if pid else []
+
+
+def test_forked_child_has_a_connection_of_its_own(
+    broker: Broker, make: MakePublisher, wait_until: WaitUntil
+) -> None:
     publisher = make()
     publish(publisher, batch())
     with warnings.catch_warnings():
@@ -284,10 +290,7 @@ def test_forked_child_has_a_connection_of_its_own(broker: Broker, make: MakePubl
     if child == 0:
         publisher.close()  # the parent's connection stays
         os._exit(0 if publish(publisher, batch()) == [Sent()] else 1)
-    signal.alarm(30)
-    _, status = os.waitpid(child, 0)
-    signal.alarm(0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    assert wait_until(lambda: exit_codes(child), timeout=30, what="the child ends") == [0]
     assert publish(publisher, batch()) == [Sent()]
     assert broker.depth(QUEUE) == 3
 
