@@ -8,10 +8,12 @@ bump waits for the commit, and whoever comes after it finds another token.
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from django.db import IntegrityError, connections, transaction
 
@@ -60,11 +62,10 @@ def bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None = N
     token is no longer the one that the claimant saw. Outside a transaction this is durable at
     once. Waits for the row as long as the connection's lock time-out lets it.
     """
-    if _bump(connection, claim, expected):
-        return _token(connection, claim)
-    if _insert(connection, claim.resource) and _bump(connection, claim, expected):
-        return _token(connection, claim)
-    return None
+    token = _bump(connection, claim, expected)
+    if token is None and _insert(connection, claim.resource):
+        token = _bump(connection, claim, expected)
+    return token
 
 
 def touch(connection: BaseDatabaseWrapper, ticket: Ticket, lease: float | None = None) -> bool:
@@ -101,8 +102,8 @@ def check(ticket: Ticket, *, using: str, idle_limit: float | None = None) -> Non
     """Prove the holder inside the current transaction; raises ``LockLost``.
 
     From here until the commit the row is locked: nobody else can become the holder, and a renewal
-    waits. ``idle_limit`` (seconds) has the server end the transaction when its process is frozen
-    before the commit, where the server can.
+    waits. With ``idle_limit`` (seconds) a server that limits transactions ends this one when its
+    process is frozen before the commit.
     """
     connection = connections[using]
     sql = _statements(connection)
@@ -121,50 +122,58 @@ def check(ticket: Ticket, *, using: str, idle_limit: float | None = None) -> Non
 
 @contextmanager
 def held(ticket: Ticket, *, using: str, idle_limit: float | None = None) -> Iterator[None]:
-    """A transaction that begins with the fence: all of it commits as the holder, or none of it."""
+    """A transaction that begins with the fence: all of it commits as the holder, or none of it.
+
+    ``idle_limit`` is that of ``check``. On a server that limits whole sessions only, the connection
+    keeps the limit: it is meant for the work session of an engine.
+    """
+    if idle_limit is not None:
+        _limit_session(connections[using], idle_limit)
     with transaction.atomic(using=using):
         check(ticket, using=using, idle_limit=idle_limit)
         yield
 
 
-def _bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None) -> bool:
+def bounds_idle(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the server can end a transaction whose process is frozen."""
+    return connection.vendor in _IDLE_LIMIT.keys() | _SESSION_IDLE_LIMIT.keys()
+
+
+def _limit_session(connection: BaseDatabaseWrapper, idle_limit: float) -> None:
+    statement = _SESSION_IDLE_LIMIT.get(connection.vendor)
+    if statement is None:
+        return
+    connection.ensure_connection()
+    if _limited.get(connection.connection) != idle_limit:
+        _execute(connection, statement, [math.ceil(idle_limit)])
+        _limited[connection.connection] = idle_limit
+
+
+def _bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None) -> int | None:
     sql = _statements(connection)
-    lease = _microseconds(claim.lease)
-    params: list[Any] = [claim.lock_id, claim.backend, process.host(), os.getpid()]
-    params += [process.application(), claim.session_id, lease]
-    params += [lease] if claim.expires else []
-    statement = sql.take_lease if claim.expires else sql.take_session
-    params += [keys.resource_id(claim.resource)]
-    if claim.arbitrated:
-        statement += sql.if_free_or_same
-        params += [claim.backend]
-    else:
-        statement += sql.if_free
-    if expected is not None:
-        statement += sql.if_token
-        params += [expected]
-    return _execute(connection, statement, params) == 1
-
-
-def _token(connection: BaseDatabaseWrapper, claim: Claim) -> int | None:
+    statement, params = sql.take(claim, expected)
     with connection.cursor() as cursor:
-        cursor.execute(
-            _statements(connection).own_token, [keys.resource_id(claim.resource), claim.lock_id]
-        )
-        row = cursor.fetchone()
-    return row[0] if row else None
+        cursor.execute(statement, params)
+        if not sql.returning:
+            if cursor.rowcount != 1:
+                return None
+            cursor.execute(sql.own_token, [keys.resource_id(claim.resource), claim.lock_id])
+        rows = cursor.fetchall()
+    return rows[0][0] if rows else None
 
 
 def _insert(connection: BaseDatabaseWrapper, resource: str) -> bool:
     """Make the resource's row; False when it was there."""
-    savepoint = connection.savepoint()
+    savepoint = connection.savepoint()  # None outside a transaction
     try:
         params = [keys.resource_id(resource), resource]
         _execute(connection, _statements(connection).insert, params)
     except IntegrityError:
-        connection.savepoint_rollback(savepoint)
+        if savepoint is not None:
+            connection.savepoint_rollback(savepoint)
         return False
-    connection.savepoint_commit(savepoint)
+    if savepoint is not None:
+        connection.savepoint_commit(savepoint)
     return True
 
 
@@ -190,6 +199,7 @@ class _Statements:
     if_free: str
     if_free_or_same: str
     if_token: str
+    returning: str
     own_token: str
     token: str
     touch: str
@@ -198,12 +208,30 @@ class _Statements:
     free: str
     force: str
 
+    def take(self, claim: Claim, expected: int | None) -> tuple[str, list[Any]]:
+        """The conditional UPDATE that makes the claimant the owner, with its parameters."""
+        lease = _microseconds(claim.lease)
+        params: list[Any] = [claim.lock_id, claim.backend, process.host(), os.getpid()]
+        params += [process.application(), claim.session_id, lease]
+        params += [lease] if claim.expires else []
+        params += [keys.resource_id(claim.resource)]
+        params += [claim.backend] if claim.arbitrated else []
+        params += [] if expected is None else [expected]
+        statement = self.take_lease if claim.expires else self.take_session
+        statement += self.if_free_or_same if claim.arbitrated else self.if_free
+        statement += "" if expected is None else self.if_token
+        return statement + self.returning, params
+
 
 # The server ends a transaction that stays idle this long; local to the transaction.
 _IDLE_LIMIT = {
     "postgresql": "set_config('idle_in_transaction_session_timeout', %s, true) IS NOT NULL AND "
 }
-
+# Where only a whole session has such a limit: set once for each connection.
+_SESSION_IDLE_LIMIT = {"mysql": "SET SESSION wait_timeout = %s"}
+_limited: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+# Where an UPDATE can tell what it wrote.
+_RETURNING = frozenset({"postgresql", "cockroachdb", "yugabyte", "sqlite"})
 
 _compiled: dict[str, _Statements] = {}
 
@@ -214,11 +242,15 @@ def _statements(connection: BaseDatabaseWrapper) -> _Statements:
     return _compiled[connection.vendor]
 
 
+def _returns(connection: BaseDatabaseWrapper) -> bool:
+    return connection.vendor in _RETURNING and connection.features.can_return_columns_from_insert
+
+
 def _compile(connection: BaseDatabaseWrapper) -> _Statements:
     """The statements in the connection's dialect; the names come from the model."""
     quote, now, vendor = connection.ops.quote_name, ServerTime.sql(connection), connection.vendor
     table = quote(Lock._meta.db_table)
-    c = {field.name: quote(field.column) for field in Lock._meta.concrete_fields}
+    c = {field.name: quote(str(field.column)) for field in Lock._meta.concrete_fields}
     mine = f"{c['id']} = %s AND {c['token']} = %s AND {c['owner']} = %s"
     identity = ("owner", "backend", "host", "pid", "application", "session_id", "lease")
     take = (
@@ -241,6 +273,7 @@ def _compile(connection: BaseDatabaseWrapper) -> _Statements:
         if_free=f"({free_row})",
         if_free_or_same=f"({free_row} OR {c['backend']} = %s)",
         if_token=f" AND {c['token']} = %s",
+        returning=f" RETURNING {c['token']}" if _returns(connection) else "",
         own_token=f"SELECT {c['token']} FROM {table} WHERE {c['id']} = %s AND {c['owner']} = %s",
         token=f"SELECT {c['token']} FROM {table} WHERE {c['id']} = %s",
         touch=touch + mine,

@@ -6,8 +6,8 @@ import contextlib
 import functools
 import inspect
 import logging
+import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from asgiref.sync import sync_to_async
@@ -18,10 +18,12 @@ from django_outbox_lock.conf import DEFAULT_ALIAS, BackendSettings, outbox_alias
 from django_outbox_lock.exceptions import InvalidSettings, LockNotObtained, LockTimeout
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
     from types import TracebackType
 
     from django_outbox_lock.backends.locks.base import BaseLockBackend
     from django_outbox_lock.backends.locks.handle import LockHandle
+    from django_outbox_lock.holder import Holder
 
 logger = logging.getLogger("django_outbox_lock.locks")
 
@@ -47,6 +49,7 @@ class Locks:
     def __init__(self) -> None:
         self._backends: dict[str, tuple[object, BaseLockBackend]] = {}
         self._mutex = threading.Lock()
+        os.register_at_fork(after_in_child=self._reset_mutex)
 
     def __getitem__(self, alias: str) -> BaseLockBackend:
         """The backend in force for ``alias``.
@@ -55,19 +58,29 @@ class Locks:
         out to be unsafe; ``LockUnavailable`` when the database could not be asked.
         """
         settings = outbox_settings(alias)
-        made_from = (settings.lock, connections[alias].settings_dict["NAME"])
+        database = connections[alias].settings_dict
+        made_from = (settings.lock, *(database[key] for key in ("NAME", "HOST", "PORT", "USER")))
         with self._mutex:
             kept = self._backends.get(alias)
             if kept is not None and kept[0] == made_from:
                 return kept[1]
+            backend = choose(alias, settings.lock)
             if kept is not None:
                 kept[1].close()
-            backend = choose(alias, settings.lock)
             self._backends[alias] = (made_from, backend)
             return backend
 
     def __iter__(self) -> Iterator[str]:
         return iter(outbox_aliases())
+
+    def close(self) -> None:
+        """Release what this process holds, close the connections, and choose anew at next use."""
+        with self._mutex:
+            while self._backends:
+                self._backends.popitem()[1][1].close()
+
+    def _reset_mutex(self) -> None:
+        self._mutex = threading.Lock()
 
 
 locks = Locks()
@@ -88,7 +101,7 @@ def choose(alias: str, settings: BackendSettings) -> BaseLockBackend:
 
 def build(alias: str, settings: BackendSettings) -> BaseLockBackend:
     """The backend of the settings or the vendor, not probed yet; raises ``InvalidSettings``."""
-    from django_outbox_lock.backends.locks.base import BaseLockBackend  # noqa: PLC0415 (models)
+    from django_outbox_lock.backends.locks.base import BaseLockBackend
 
     path = f"{settings.path}['OPTIONS']"
     if settings.backend is None:
@@ -98,14 +111,15 @@ def build(alias: str, settings: BackendSettings) -> BaseLockBackend:
                     f"{path}[{name!r}] belongs to one backend: set {settings.path}['BACKEND'] too."
                 )
     dotted = settings.backend or backend_by_vendor(alias)
-    cls = handlers.load(settings.path, dotted, cast("type[BaseLockBackend]", BaseLockBackend))
+    cls = handlers.load(settings.path, dotted, BaseLockBackend)
     return handlers.construct(cls, settings.options, path, alias)
 
 
 def backend_by_vendor(alias: str) -> str:
     """Dotted path of the lock that is native to the database of ``alias``."""
     connection = connections[alias]
-    if connection.vendor == "sqlite" and connection.is_in_memory_db():
+    in_memory = getattr(connection, "is_in_memory_db", None)  # SQLite's alone has it
+    if in_memory is not None and in_memory():
         return IN_MEMORY
     return BY_VENDOR.get(connection.vendor, LEASE_TABLE)
 
@@ -154,17 +168,29 @@ class lock:  # noqa: N801 (called like a function)
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await sync_to_async(self.__exit__)(kind, error, traceback)
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            await handle.arelease()
+            handle.leave(error)
 
     def _refused(self) -> LockNotObtained:
-        from django_outbox_lock import registry  # noqa: PLC0415 (models)
+        from django_outbox_lock import registry
 
         holder = registry.holder(connections[self.using], self.resource)
         by = holder if holder and holder.lock_id else "somebody else"
         waited = f" for the {self.timeout:g} s that were waited" if self.timeout > 0 else ""
         kind = LockTimeout if self.timeout > 0 else LockNotObtained
-        message = f"{self.resource} is held{waited} by {by}."
+        message = f"{self.resource} is held{waited} by {by}.{self._strange(holder)}"
         return kind(message, resource=self.resource, holder=holder)
+
+    def _strange(self, holder: Holder | None) -> str:
+        arbiter = locks[self.using].arbiter(self.resource)
+        if holder is None or not holder.lock_id or holder.backend == arbiter:
+            return ""
+        return (
+            f" That holder was given it by {holder.backend!r} and this process uses {arbiter!r}: "
+            "two backends do not shut each other out, so this one waits until that holder is gone."
+        )
 
 
 def single_instance(
@@ -178,23 +204,26 @@ def single_instance(
     def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
         @functools.wraps(function)
         def single(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            held = lock(resource, timeout=timeout, using=using)
+            try:
+                held.__enter__()
+            except LockNotObtained as busy:
+                logger.info("%s was not run: %s", function.__qualname__, busy)
+                return None
             with contextlib.ExitStack() as stack:
-                try:
-                    stack.enter_context(lock(resource, timeout=timeout, using=using))
-                except LockNotObtained as busy:
-                    logger.info("%s was not run: %s", function.__qualname__, busy)
-                    return None
+                stack.push(held)
                 return function(*args, **kwargs)
-            return None
 
         @functools.wraps(function)
         async def single_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            held = lock(resource, timeout=timeout, using=using)
+            try:
+                await held.__aenter__()
+            except LockNotObtained as busy:
+                logger.info("%s was not run: %s", function.__qualname__, busy)
+                return None
             async with contextlib.AsyncExitStack() as stack:
-                try:
-                    await stack.enter_async_context(lock(resource, timeout=timeout, using=using))
-                except LockNotObtained as busy:
-                    logger.info("%s was not run: %s", function.__qualname__, busy)
-                    return None
+                stack.push_async_exit(held)
                 return await cast("Awaitable[Any]", function(*args, **kwargs))
 
         if inspect.iscoroutinefunction(function):

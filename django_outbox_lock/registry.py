@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from django_outbox_lock import keys
@@ -11,6 +12,7 @@ from django_outbox_lock.models import Lock
 
 if TYPE_CHECKING:
     import datetime as dt
+    from collections.abc import Callable, Iterable
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -30,6 +32,26 @@ _COLUMNS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A lock as the store itself shows it, whoever holds it."""
+
+    store_key: str
+    session_id: str = ""
+    host: str = ""
+    application: str = ""
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How one backend names things: ``arbiter`` is what it writes into the registry."""
+
+    label: str
+    store_key: Callable[[str], str]
+    arbiter: Callable[[str], str]
+
+
 def holders(connection: BaseDatabaseWrapper) -> list[Holder]:
     """Every resource of the registry on the connection's alias, by name."""
     rows = Lock.objects.using(connection.alias).order_by("resource")
@@ -41,6 +63,49 @@ def holder(connection: BaseDatabaseWrapper, resource: str) -> Holder | None:
     rows = Lock.objects.using(connection.alias).filter(pk=keys.resource_id(resource))
     row = rows.values(*_COLUMNS, now=ServerTime()).first()
     return _holder(row) if row else None
+
+
+def join(rows: Iterable[Holder], live: Iterable[Live] | None, view: View) -> list[Holder]:
+    """The registry's rows beside what the store shows; None: the store could not be looked at.
+
+    What the store shows and no row accounts for is appended as foreign.
+    """
+    if live is None:
+        return [_unverified(row) for row in rows]
+    unclaimed = {lock.store_key: lock for lock in live}
+    joined = [_verified(row, unclaimed, view) for row in rows]
+    return joined + [_foreign(lock, view) for lock in unclaimed.values()]
+
+
+def _verified(row: Holder, unclaimed: dict[str, Live], view: View) -> Holder:
+    if row.state is not LockState.HELD:
+        return row
+    if row.backend != view.arbiter(row.resource):
+        # Another backend's: with a lease the row itself tells, without one only its store could.
+        return row if row.expires_at else _unverified(row)
+    key = view.store_key(row.resource)
+    seen = unclaimed.get(key)
+    if seen is None or seen.session_id not in {"", row.session_id}:
+        return replace(row, state=LockState.STALE)
+    del unclaimed[key]
+    return row
+
+
+def _unverified(row: Holder) -> Holder:
+    held = row.state is LockState.HELD
+    return replace(row, state=LockState.UNVERIFIED) if held else row
+
+
+def _foreign(lock: Live, view: View) -> Holder:
+    return Holder(
+        resource=lock.store_key,
+        state=LockState.FOREIGN,
+        backend=view.label,
+        host=lock.host,
+        pid=lock.pid,
+        application=lock.application,
+        session_id=lock.session_id,
+    )
 
 
 def _holder(row: dict[str, Any]) -> Holder:
@@ -64,9 +129,11 @@ def _holder(row: dict[str, Any]) -> Holder:
 def _state(row: dict[str, Any]) -> LockState:
     if row["owner"] is None:
         return LockState.FREE
-    if row["expires_at"] is not None and row["expires_at"] <= row["now"]:
-        return LockState.EXPIRED
-    return LockState.HELD
+    if row["expires_at"] is None:
+        return LockState.HELD
+    # Two leases ahead is more than any holder asks for: the server's clock has stepped back.
+    passed = not row["now"] < row["expires_at"] <= row["now"] + 2 * row["lease"]
+    return LockState.EXPIRED if passed else LockState.HELD
 
 
 def _moment(microseconds: int | None) -> dt.datetime | None:

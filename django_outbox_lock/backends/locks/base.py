@@ -9,102 +9,45 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import threading
 import time
 import uuid
 import weakref
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import Error, connections
 
 from django_outbox_lock import fence, keys, registry, signals
+from django_outbox_lock.backends.locks.contract import Grant, ProbeResult, Room
 from django_outbox_lock.backends.locks.handle import LockHandle
 from django_outbox_lock.backends.locks.keeper import Keeper
 from django_outbox_lock.exceptions import LockUnavailable
-from django_outbox_lock.holder import Holder, LockState
+from django_outbox_lock.polling import HandOver, Polling, in_background
+from django_outbox_lock.registry import Live
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from django.core.checks import CheckMessage
     from django.dispatch import Signal
+
+    from django_outbox_lock.holder import Holder
+
+__all__ = ["BaseLockBackend", "Grant", "Live", "ProbeResult"]
 
 logger = logging.getLogger("django_outbox_lock.locks")
 
-_POLL_FIRST = 0.02
-_POLL_LAST = 1.0
 
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A room's answer to a take that succeeded. ``session_id`` is for session locks."""
-
-    token: int
-    session_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """A lock as the store itself shows it, whoever holds it."""
-
-    store_key: str
-    session_id: str = ""
-    host: str = ""
-    application: str = ""
-    pid: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """What two sessions found out about the store: ``reason`` says why it must not be used."""
-
-    usable: bool
-    reason: str = ""
-
-
-class BaseLockBackend:
+class BaseLockBackend(Room):
     """A store that arbitrates between the processes that want a resource.
 
-    ``alias`` is the database alias of the outbox: its registry issues the tokens. ``namespace``
-    separates applications that share the store, ``lease`` is in seconds, ``session_using`` names
-    the alias of the same database through which the lock's own session goes (past a pooler, say).
+    Subclass it and fill in the part of a room; ``django_outbox_lock.testing.LockContract`` tells
+    whether it keeps the promises.
     """
-
-    label: ClassVar[str]
-    session_bound: ClassVar[bool] = False
-    inside_atomic: ClassVar[bool] = True
-    across_processes: ClassVar[bool] = True
-    minimum_lease: ClassVar[float] = 1.0
-
-    def __init__(
-        self,
-        alias: str,
-        *,
-        namespace: str = "",
-        lease: float = 60.0,
-        session_using: str | None = None,
-    ) -> None:
-        if not isinstance(namespace, str):
-            raise TypeError(f"namespace must be a str, not {namespace!r}")
-        if not isinstance(lease, int | float) or lease < self.minimum_lease:
-            raise ValueError(
-                f"lease must be at least {self.minimum_lease:g} seconds, not {lease!r}"
-            )
-        if session_using is not None and session_using not in connections:
-            raise ValueError(f"session_using names no database alias: {session_using!r}")
-        self.alias = alias
-        self.lease = float(lease)
-        self.session_using = session_using or alias
-        self._given_namespace = namespace
-        self.reset()
-        _backends.add(self)
 
     def reset(self) -> None:
         """Start without any handle, as a forked child must."""
+        _backends.add(self)
         self._mutex = threading.Lock()
         self._held: dict[str, LockHandle | None] = {}
         self._keeper = Keeper(f"outbox-lock-{self.alias}", self.lease, self._prove, self.idle)
@@ -118,41 +61,36 @@ class BaseLockBackend:
         process holds is busy, whichever thread asks. Raises ``TypeError`` or ``ValueError`` for a
         wrong name and ``LockUnavailable`` when the store could not be asked.
         """
-        resource = keys.canonical_resource(resource)
-        give_up = time.monotonic() + timeout
-        pause = _POLL_FIRST
+        resource, polling = keys.canonical_resource(resource), Polling(timeout)
         while True:
-            try:
-                handle = self._attempt(resource)
-            except LockUnavailable:
-                if time.monotonic() + pause >= give_up:
-                    raise
-                handle = None
-            left = give_up - time.monotonic()
-            if handle is not None or left <= 0:
+            handle = self._try(resource, polling)
+            if handle is not None or polling.is_over:
                 return handle
-            time.sleep(min(left, pause * random.uniform(0.5, 1.0)))  # noqa: S311 (no secret)
-            pause = min(_POLL_LAST, pause * 2)
+            time.sleep(polling.pause())
 
     async def aobtain(self, resource: str, *, timeout: float = 0.0) -> LockHandle | None:
         """``obtain`` for coroutines; a task that is cancelled meanwhile leaves no lock behind."""
-        obtaining = asyncio.ensure_future(sync_to_async(self.obtain)(resource, timeout=timeout))
-        try:
-            return await asyncio.shield(obtaining)
-        except asyncio.CancelledError:
-            obtaining.add_done_callback(_release_result)
-            raise
+        resource, polling = keys.canonical_resource(resource), Polling(timeout)
+        while True:
+            trying = HandOver(lambda: self._try(resource, polling), LockHandle.release)
+            try:
+                handle = await sync_to_async(trying.run)()
+            except asyncio.CancelledError:
+                trying.abandon()
+                raise
+            if handle is not None or polling.is_over:
+                return handle
+            await asyncio.sleep(polling.pause())
 
     def release(self, resource: str, lock_id: str) -> bool:
         """Release what ``obtain`` gave under this lock id; tells whether it was still held."""
-        handle = self._held.get(self.store_key(keys.canonical_resource(resource)))
-        if handle is None or handle.lock_id != lock_id:
-            return False
-        return handle.release()
+        handle = self._own(keys.canonical_resource(resource))
+        return handle is not None and handle.lock_id == lock_id and handle.release()
 
     async def arelease(self, resource: str, lock_id: str) -> bool:
         """``release`` for coroutines."""
-        return await sync_to_async(self.release)(resource, lock_id)
+        handle = self._own(keys.canonical_resource(resource))
+        return handle is not None and handle.lock_id == lock_id and await handle.arelease()
 
     def prove(self, handle: LockHandle) -> bool:
         """Ask the store whether the handle still holds; raises when the store does not answer."""
@@ -165,7 +103,7 @@ class BaseLockBackend:
             handle.lose("the store says that it is not ours any more")
             return False
         handle.extend(deadline)
-        return True
+        return not handle.lost
 
     def force_release(self, resource: str, token: int, *, by: str = "") -> bool:
         """End the holder whose token is ``token``; False when that was no longer the holder.
@@ -176,127 +114,69 @@ class BaseLockBackend:
         before = registry.holder(connections[self.alias], resource)
         if not fence.force(connections[self.alias], resource, token, by):
             return False
-        if before is not None and before.backend == self.arbiter(resource):
-            try:
-                self.end_by_force(resource, before)
-            except (DatabaseError, InterfaceError, LockUnavailable) as error:
-                logger.warning("%s: fenced, but not ended in the store: %s", resource, error)
         logger.warning("%s: the lock with token %s was released by force (%s)", resource, token, by)
+        if before and before.token == token and before.backend == self.arbiter(resource):
+            self._end_by_force(resource, before)
         self._send(signals.lock_forced, resource=resource, token=token, forced_by=by)
         return True
 
     def holders(self) -> list[Holder]:
         """Every resource of the registry, joined with what the store shows of it now."""
         rows = registry.holders(connections[self.alias])
+        live: Iterable[Live] | None = None
         try:
-            live = {lock.store_key: lock for lock in self.live()}
-        except (DatabaseError, InterfaceError, LockUnavailable) as error:
-            logger.info("the lock store of %r could not be looked at: %s", self.alias, error)
-            return [self._unverified(row) for row in rows]
-        known = {self.store_key(row.resource) for row in rows}
-        foreign = [self._foreign(lock) for key, lock in live.items() if key not in known]
-        return [self._verified(row, live) for row in rows] + foreign
-
-    def probe(self) -> ProbeResult:
-        """Find out with two sessions whether the store keeps what it promises."""
-        return ProbeResult(usable=True)
-
-    def check(self) -> list[CheckMessage]:
-        """System checks of this backend that need no connection."""
-        return []
+            live = list(self.live())
+        except (Error, LockUnavailable) as error:
+            logger.info("The lock store of %r could not be looked at: %s", self.alias, error)
+        return registry.join(rows, live, registry.View(self.label, self.store_key, self.arbiter))
 
     def close(self) -> None:
-        """Give back what is held and close connections."""
+        """Give back what is held, end the threads and close connections."""
         for handle in self._keeper.handles():
             handle.release()
+        self._keeper.close()
 
-    # The part of a room.
-
-    def store_key(self, resource: str) -> str:
-        """The resource's key in the store, as text."""
-        return keys.store_key(self.namespace, resource)
-
-    def take(self, resource: str, lock_id: str) -> Grant | None:
-        """Try once to take the resource and to bump its token; None when it is busy.
-
-        Raises ``LockUnavailable`` when the store could not be asked.
-        """
-        raise NotImplementedError
-
-    def prove_once(self, handle: LockHandle) -> bool:
-        """Ask the store, in one go, whether the handle holds, and renew its lease if it has one.
-
-        False means definitely not; an exception means that nobody knows.
-        """
-        raise NotImplementedError
-
-    def drop(self, handle: LockHandle) -> bool:
-        """Give the lock back in the store; tells whether it was held."""
-        raise NotImplementedError
-
-    def abandon(self, handle: LockHandle) -> None:
-        """Leave a lost lock behind so that nobody waits for this process longer than needed."""
-
-    def live(self) -> Iterable[Live]:
-        """What the store shows of its locks. Raises ``LockUnavailable`` when it may not be seen."""
-        return []
-
-    def end_by_force(self, resource: str, holder: Holder) -> None:
-        """End the holder in the store; the registry has fenced it off already."""
-
-    def idle(self) -> None:
-        """Called when nothing was held for a while."""
-
-    # The same for all.
-
-    @property
-    def namespace(self) -> str:
-        """What separates this application's locks in the store."""
-        return self._given_namespace
-
-    def arbiter(self, resource: str) -> str:
-        """What stands in the registry's ``backend`` column: who arbitrates, under which key."""
-        return f"{self.label}:{self.store_key(resource)}"
-
-    def claim(self, resource: str, lock_id: str, session_id: str = "") -> fence.Claim:
-        """The claim that a room hands to ``fence.bump``."""
-        return fence.Claim(
-            resource=resource,
-            lock_id=lock_id,
-            backend=self.arbiter(resource),
-            lease=self.lease,
-            expires=not self.session_bound,
-            arbitrated=True,
-            session_id=session_id,
-        )
+    # What handles call.
 
     def give_back(self, handle: LockHandle) -> bool:
-        """Called by a handle that has ended by its own release."""
+        """Called by a handle, once, when it is released; tells whether it still held."""
         self._keeper.discard(handle)
         try:
             held = self.drop(handle)
-        except (DatabaseError, InterfaceError, LockUnavailable) as error:
+        except (Error, LockUnavailable) as error:
+            # A lease that is not over was ours all the time, and now runs out by itself.
+            held = not self.session_bound and time.monotonic() < handle.deadline
             logger.warning("%s: the release got no answer: %s", handle.resource, error)
-            self.abandon(handle)
-            held = False
         self._forget(handle)
         if held:
             self._send(signals.lock_released, handle=handle)
-        else:
-            logger.warning(
-                "%s: token %s was lost before its release", handle.resource, handle.token
-            )
-            self._announce_loss(handle, "it was lost before its release")
         return held
 
     def report_lost(self, handle: LockHandle, reason: str) -> None:
         """Called by a handle, once, when it is lost."""
-        logger.warning("%s: token %s is lost: %s", handle.resource, handle.token, reason)
         self._keeper.discard(handle)
-        with suppress(DatabaseError, InterfaceError, LockUnavailable):
+        try:
             self.abandon(handle)
+        except (Error, LockUnavailable) as error:
+            logger.info("%s: the lost lock could not be given back: %s", handle.resource, error)
         self._forget(handle)
-        self._announce_loss(handle, reason)
+        self.announce_loss(handle, reason)
+
+    def announce_loss(self, handle: LockHandle, reason: str) -> None:
+        """Tell the log and, on a thread of their own, the receivers, who may wait or hang."""
+        logger.warning("%s: token %s is lost: %s", handle.resource, handle.token, reason)
+        in_background(
+            lambda: self._send(signals.lock_lost, handle=handle, reason=reason),
+            f"outbox-lock-lost-{handle.token}",
+        )
+
+    def _try(self, resource: str, polling: Polling) -> LockHandle | None:
+        try:
+            return self._attempt(resource)
+        except LockUnavailable:
+            if polling.is_over:
+                raise
+            return None
 
     def _attempt(self, resource: str) -> LockHandle | None:
         key = self.store_key(resource)
@@ -315,6 +195,7 @@ class BaseLockBackend:
                     self._held[key] = handle
         if handle is not None:
             self._keeper.add(handle)
+            self.adopted(handle)
             self._send(signals.lock_obtained, handle=handle)
         return handle
 
@@ -324,10 +205,9 @@ class BaseLockBackend:
         grant = self.take(resource, lock_id)
         if grant is None:
             return None
-        ticket = fence.Ticket(resource, lock_id, grant.token)
         handle = LockHandle(
             self,
-            ticket,
+            fence.Ticket(resource, lock_id, grant.token),
             store_key=key,
             deadline=asked + self.lease,
             session_id=grant.session_id,
@@ -341,55 +221,30 @@ class BaseLockBackend:
         asked = time.monotonic()
         return asked + self.lease if self.prove_once(handle) else None
 
+    def _own(self, resource: str) -> LockHandle | None:
+        key = self.store_key(resource)
+        with self._mutex:
+            return self._held.get(key)
+
     def _forget(self, handle: LockHandle) -> None:
         with self._mutex:
             if self._held.get(handle.store_key) is handle:
                 del self._held[handle.store_key]
 
-    def _announce_loss(self, handle: LockHandle, reason: str) -> None:
-        # On a thread of its own: a receiver may release, wait or hang without harm to the keeper.
-        threading.Thread(
-            target=self._send,
-            args=(signals.lock_lost,),
-            kwargs={"handle": handle, "reason": reason},
-            name=f"outbox-lock-lost-{handle.token}",
-            daemon=True,
-        ).start()
+    def _end_by_force(self, resource: str, before: Holder) -> None:
+        try:
+            self.end_by_force(resource, before)
+        except (Error, LockUnavailable) as error:
+            logger.warning("%s: fenced, but not ended in the store: %s", resource, error)
+        handle = self._own(resource)
+        if handle is not None and handle.lock_id == before.lock_id:
+            handle.lose("it was released by force")
 
     def _send(self, signal: Signal, **named: Any) -> None:
         handle = named.get("handle")
         if handle is not None:
             named.update(resource=handle.resource, token=handle.token)
         signal.send_robust(type(self), using=self.alias, **named)
-
-    def _verified(self, row: Holder, live: dict[str, Live]) -> Holder:
-        if row.state is not LockState.HELD or row.backend != self.arbiter(row.resource):
-            return row
-        seen = live.get(self.store_key(row.resource))
-        if seen is not None and seen.session_id in {"", row.session_id}:
-            return row
-        return replace(row, state=LockState.STALE)
-
-    def _unverified(self, row: Holder) -> Holder:
-        held = row.state is LockState.HELD
-        return replace(row, state=LockState.UNVERIFIED) if held else row
-
-    def _foreign(self, lock: Live) -> Holder:
-        return Holder(
-            resource=lock.store_key,
-            state=LockState.FOREIGN,
-            backend=self.label,
-            host=lock.host,
-            pid=lock.pid,
-            application=lock.application,
-            session_id=lock.session_id,
-        )
-
-
-def _release_result(obtaining: asyncio.Future[LockHandle | None]) -> None:
-    handle = None if obtaining.cancelled() or obtaining.exception() else obtaining.result()
-    if handle is not None:
-        threading.Thread(target=handle.release, daemon=True).start()
 
 
 _backends: weakref.WeakSet[BaseLockBackend] = weakref.WeakSet()

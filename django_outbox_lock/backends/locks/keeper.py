@@ -1,7 +1,8 @@
 """Keeps the handles of one backend alive, and notices when one is not.
 
 Two threads, so that a renewal that hangs cannot hide the end of a lease: the *renewer* asks the
-store, the *watchdog* looks at the clock only. Both start with the first handle and live on.
+store, the *watchdog* looks at the clock only. Both start with a handle and end some time after
+the last one.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class Keeper:
     """Calls ``prove`` for each handle at a third of the lease, and ends those not proved in time.
 
     ``prove(handle)`` returns the monotonic deadline that the proof buys, None when the lock is
-    definitely not ours any more, and raises when nobody knows. ``idle`` is called when no handle
-    was held for a third of a lease.
+    definitely not ours any more, and raises when nobody knows. ``idle`` is called by the renewer
+    at its end, when no handle was held for a third of a lease.
     """
 
     def __init__(
@@ -40,64 +41,85 @@ class Keeper:
     ) -> None:
         self._name = name
         self._lease = lease
+        self._pause = lease / _SHARE_OF_LEASE
         self._prove = prove
         self._idle = idle
         self._due: dict[LockHandle, float] = {}
         self._changed = threading.Condition()
-        self._started = False
-        self._was_busy = False
+        self._renewer: threading.Thread | None = None
+        self._watchdog: threading.Thread | None = None
+        self._asked_at: float | None = None
+        self._used_at = 0.0
+        self._watching_until = 0.0
 
     def add(self, handle: LockHandle) -> None:
         """Keep the handle from now on."""
         with self._changed:
-            self._due[handle] = time.monotonic() + self._lease / _SHARE_OF_LEASE
-            self._was_busy = True
+            self._used_at = time.monotonic()
+            self._due[handle] = self._used_at + self._pause
             self._start()
-            self._changed.notify_all()
+            if handle.deadline < self._watching_until:
+                self._changed.notify_all()
 
     def discard(self, handle: LockHandle) -> None:
         """Forget the handle, whether it was kept or not."""
         with self._changed:
-            self._due.pop(handle, None)
+            if self._due.pop(handle, None) is not None:
+                self._used_at = time.monotonic()
 
     def handles(self) -> list[LockHandle]:
         """The handles that are kept now."""
         with self._changed:
             return list(self._due)
 
+    def close(self) -> None:
+        """Let both threads end soon; a handle that is added later starts them again."""
+        with self._changed:
+            self._renewer = self._watchdog = None
+            self._changed.notify_all()
+
     def _start(self) -> None:
-        if self._started:
-            return
-        self._started = True
-        for loop in (self._renew_loop, self._watch_loop):
-            name = f"{self._name}-{loop.__name__.strip('_')}"
-            threading.Thread(target=loop, name=name, daemon=True).start()
+        if self._renewer is None or self._hangs():
+            self._asked_at = None
+            self._renewer = self._thread(self._renew_loop, "renewer")
+        if self._watchdog is None:
+            self._watchdog = self._thread(self._watch_loop, "watchdog")
+
+    def _hangs(self) -> bool:
+        """The store has not answered the renewer for a whole lease: another one takes over."""
+        return self._asked_at is not None and time.monotonic() - self._asked_at > self._lease
+
+    def _thread(self, loop: Callable[[], None], role: str) -> threading.Thread:
+        thread = threading.Thread(target=loop, name=f"{self._name}-{role}", daemon=True)
+        thread.start()
+        return thread
 
     def _renew_loop(self) -> None:
-        while True:
-            handle = self._next_due()
-            if handle is None:
-                self._idle()
-            else:
+        while (handle := self._next_due()) is not None:
+            try:
                 self._renew(handle)
+            except Exception:  # this thread must not end while there are handles
+                logger.exception("%s: the lock could not be looked after", handle.resource)
+        self._idle()
 
     def _next_due(self) -> LockHandle | None:
-        """Wait for the next handle that is to be proved; None after a quiet third of a lease."""
+        """Wait for the next handle that is to be proved; None when this thread is to end."""
         with self._changed:
-            while True:
+            while self._renewer is threading.current_thread():
                 now = time.monotonic()
-                due = min(self._due.items(), key=lambda item: item[1], default=None)
-                if due is not None and due[1] <= now:
-                    self._due[due[0]] = now + self._lease / _RETRIES_PER_LEASE
-                    return due[0]
-                if due is not None:
-                    self._changed.wait(due[1] - now)
-                elif not self._changed.wait(self._quiet()) and not self._due and self._was_busy:
-                    self._was_busy = False
+                self._asked_at = None
+                quiet = (None, self._used_at + self._pause)
+                handle, due = min(self._due.items(), key=lambda item: item[1], default=quiet)
+                if due > now:
+                    self._changed.wait(due - now)
+                    continue
+                if handle is None:
+                    self._renewer = None
                     return None
-
-    def _quiet(self) -> float | None:
-        return self._lease / _SHARE_OF_LEASE if self._was_busy else None
+                self._due[handle] = now + self._lease / _RETRIES_PER_LEASE
+                self._asked_at = now
+                return handle
+            return None
 
     def _renew(self, handle: LockHandle) -> None:
         if handle.stalled:
@@ -114,17 +136,28 @@ class Keeper:
         handle.extend(deadline)
         with self._changed:
             if handle in self._due:
-                self._due[handle] = time.monotonic() + self._lease / _SHARE_OF_LEASE
+                self._due[handle] = time.monotonic() + self._pause
 
     def _watch_loop(self) -> None:
-        while True:
-            with self._changed:
-                handles = list(self._due)
-                now = time.monotonic()
-                nearest = min((handle.deadline - now for handle in handles), default=None)
-                if nearest is None or nearest > 0:
-                    self._changed.wait(nearest)
-                    continue
-            for handle in handles:
-                if handle.lost:
+        while (handle := self._next_overdue()) is not None:
+            try:
+                if handle.lost or handle.ended:
                     self.discard(handle)
+            except Exception:  # this thread must not end while there are handles
+                logger.exception("%s: the loss of the lock could not be told", handle.resource)
+                self.discard(handle)
+
+    def _next_overdue(self) -> LockHandle | None:
+        """Wait for a handle whose deadline has passed; None when this thread is to end."""
+        with self._changed:
+            while self._watchdog is threading.current_thread():
+                now = time.monotonic()
+                handle = min(self._due, key=lambda handle: handle.deadline, default=None)
+                until = self._used_at + self._pause if handle is None else handle.deadline
+                if until <= now:
+                    if handle is None:
+                        self._watchdog = None
+                    return handle
+                self._watching_until = until
+                self._changed.wait(until - now)
+            return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 from django.db.transaction import TransactionManagementError
 
 from django_outbox_lock import dberrors, fence, registry, transactions
@@ -17,6 +18,8 @@ from django_outbox_lock.waits import bounded_wait
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
     from django_outbox_lock.backends.locks.handle import LockHandle
 
 ROW_WAIT = 2.0
@@ -27,11 +30,19 @@ class LeaseTableLock(BaseLockBackend):
 
     Works on the caller's connection and needs its statements to be durable at once, so it refuses
     inside a transaction: the lock would be invisible until the commit and would vanish with a
-    rollback.
+    rollback. With ``leave_to_expire`` a release only ends the renewal: nobody gets the resource
+    before the lease has run out, so that a very short job is not run twice by replicas whose
+    schedules are a little apart.
     """
 
     label = "lease"
     inside_atomic = False
+
+    def __init__(self, alias: str, *, leave_to_expire: bool = False, **options: Any) -> None:
+        super().__init__(alias, **options)
+        if not isinstance(leave_to_expire, bool):
+            raise TypeError(f"leave_to_expire must be a bool, not {leave_to_expire!r}")
+        self.leave_to_expire = leave_to_expire
 
     def store_key(self, resource: str) -> str:
         return resource
@@ -40,34 +51,54 @@ class LeaseTableLock(BaseLockBackend):
         return self.label
 
     def take(self, resource: str, lock_id: str) -> Grant | None:
-        if transactions.in_transaction(self.alias):
-            raise TransactionManagementError(
-                f"The lease table cannot lock {resource!r} inside a transaction on "
-                f"{self.alias!r}: obtain the lock before the transaction begins."
-            )
+        self._refuse_in_transaction(resource)
         claim = replace(self.claim(resource, lock_id), arbitrated=False)
         try:
-            with bounded_wait(connections[self.alias], ROW_WAIT):
-                token = fence.bump(connections[self.alias], claim)
-        except DatabaseError as error:
+            with self._row() as connection:
+                token = fence.bump(connection, claim)
+        except Error as error:
             if dberrors.is_transient(error):
                 return None
             raise LockUnavailable(f"{resource}: the lease table gave no answer: {error}") from error
         return None if token is None else Grant(token)
 
     def prove_once(self, handle: LockHandle) -> bool:
-        with bounded_wait(connections[self.alias], ROW_WAIT):
-            return fence.touch(connections[self.alias], handle.ticket, lease=self.lease)
+        self._refuse_in_transaction(handle.resource)
+        with self._row() as connection:
+            return fence.touch(connection, handle.ticket, lease=self.lease)
 
     def drop(self, handle: LockHandle) -> bool:
-        return fence.free(connections[self.alias], handle.ticket)
+        with self._row() as connection:
+            if self.leave_to_expire:
+                return fence.touch(connection, handle.ticket)
+            return fence.free(connection, handle.ticket)
 
     def live(self) -> Iterator[Live]:
         """The registry is the store itself."""
         for row in registry.holders(connections[self.alias]):
-            if row.state is LockState.HELD:
+            if row.state is LockState.HELD and row.backend == self.label:
                 yield Live(self.store_key(row.resource), session_id=row.session_id)
 
     def idle(self) -> None:
-        """Close the connection of the thread that renews."""
+        """Close the connection of the thread that renewed."""
         connections[self.alias].close()
+
+    @contextmanager
+    def _row(self) -> Iterator[BaseDatabaseWrapper]:
+        """The caller's connection, with a bounded wait for the row."""
+        connection = connections[self.alias]
+        try:
+            with bounded_wait(connection, ROW_WAIT):
+                yield connection
+        except Error as error:
+            # Django would use the dead connection again, and the next try would fail like this one.
+            if dberrors.is_connection_lost(error) and not connection.in_atomic_block:
+                connection.close()
+            raise
+
+    def _refuse_in_transaction(self, resource: str) -> None:
+        if transactions.in_transaction(self.alias):
+            raise TransactionManagementError(
+                f"The lease table cannot lock {resource!r} inside a transaction on "
+                f"{self.alias!r}: obtain the lock before the transaction begins."
+            )

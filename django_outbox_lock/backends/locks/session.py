@@ -1,30 +1,28 @@
 """Locks that live as long as one physical database session.
 
-The session is a connection of its own, built beside Django's ``connections``, so that neither
-``close_old_connections`` nor a pool can take it away, and it is never reopened while a lock is
+One session for each backend of a process carries all its locks, and is never reopened while one is
 held: a new session would hold nothing, and nobody would notice.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import os
-import socket
-import threading
 import time
+import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import (
+    Error,
+    NotSupportedError,
+    ProgrammingError,
+    connections,
+    transaction,
+)
 
 from django_outbox_lock import dberrors, fence
-from django_outbox_lock.backends.locks.base import (
-    BaseLockBackend,
-    Grant,
-    Live,
-    LockUnavailable,
-    ProbeResult,
-)
+from django_outbox_lock.backends.locks.base import BaseLockBackend, Grant, Live, ProbeResult
+from django_outbox_lock.dedicated import LockSession, SessionLost
+from django_outbox_lock.exceptions import InvalidSettings, LockUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,91 +35,8 @@ if TYPE_CHECKING:
 
 ROW_WAIT = 2
 CONNECT_TIMEOUT = 5
-
-
-class LockSession:
-    """One dedicated, unpooled, autocommit connection, used by one thread at a time.
-
-    ``options`` are added to the driver's; ``prepare`` is called with a cursor once after each
-    connect and returns the server's number of the session, which is then ``session_id``.
-    """
-
-    def __init__(
-        self, alias: str, options: dict[str, Any], prepare: Callable[[CursorWrapper], str]
-    ) -> None:
-        self.session_id = ""
-        self._alias = alias
-        self._options = options
-        self._prepare = prepare
-        self._mutex = threading.RLock()
-        self._wrapper: BaseDatabaseWrapper | None = None
-        self._raw: Any = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._raw is not None
-
-    @contextlib.contextmanager
-    def use(self, timeout: float) -> Iterator[BaseDatabaseWrapper]:
-        """The connection, for this thread alone; opened if it was closed.
-
-        Raises ``LockUnavailable`` when it stays busy for ``timeout`` seconds or cannot be opened,
-        and when the driver has quietly replaced the session since it was opened.
-        """
-        if not self._mutex.acquire(timeout=timeout):
-            raise LockUnavailable(f"The lock session of {self._alias!r} is busy.")
-        try:
-            wrapper = self._wrapper or self._open()
-            if wrapper.connection is not self._raw:
-                raise LockUnavailable(f"The lock session of {self._alias!r} was replaced.")
-            yield wrapper
-        finally:
-            self._mutex.release()
-
-    def close(self) -> None:
-        """End the session, and so every lock that it holds, without waiting for its user.
-
-        The socket is shut down under the driver: a thread that hangs in it comes back at once.
-        """
-        wrapper, raw = self._wrapper, self._raw
-        self._wrapper = self._raw = None
-        if wrapper is None:
-            return
-        # Whatever a driver says of a session that may be dead already: it is to be closed.
-        with contextlib.suppress(Exception), socket.socket(fileno=os.dup(raw.fileno())) as own:
-            own.shutdown(socket.SHUT_RDWR)
-        if self._mutex.acquire(blocking=False):
-            try:
-                with contextlib.suppress(Exception):
-                    wrapper.close()
-            finally:
-                self._mutex.release()
-
-    def _open(self) -> BaseDatabaseWrapper:
-        wrapper = dedicated_connection(self._alias, self._options)
-        try:
-            wrapper.connect()
-            with wrapper.cursor() as cursor:
-                self.session_id = self._prepare(cursor)
-        except (DatabaseError, InterfaceError) as error:
-            wrapper.close()
-            raise LockUnavailable(f"No lock session on {self._alias!r}: {error}") from error
-        self._wrapper, self._raw = wrapper, wrapper.connection
-        return wrapper
-
-
-def dedicated_connection(alias: str, options: dict[str, Any]) -> BaseDatabaseWrapper:
-    """A connection like that of ``alias``, but unpooled, in autocommit, and of no registry."""
-    template = connections[alias]
-    settings = copy.deepcopy(template.settings_dict)
-    settings.update(
-        AUTOCOMMIT=True, ATOMIC_REQUESTS=False, CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=False
-    )
-    settings["OPTIONS"] = {**settings["OPTIONS"], **options}
-    settings["OPTIONS"].pop("pool", None)
-    wrapper = type(template)(settings, alias=alias)
-    wrapper.inc_thread_sharing()
-    return wrapper
+# A heartbeat that waits for the registry's row keeps the session for as long.
+SESSION_WAIT = ROW_WAIT + 3
 
 
 class SessionLockBackend(BaseLockBackend):
@@ -132,10 +47,13 @@ class SessionLockBackend(BaseLockBackend):
     """
 
     session_bound: ClassVar[bool] = True
+    _session: LockSession
 
     def reset(self) -> None:
         super().reset()
-        self._session = self._new_session()
+        if "_session" in vars(self):
+            self._session.disown()
+        self._session = LockSession(self.session_using, self.connection_options(), self._prepare)
 
     # The part of a room.
 
@@ -177,31 +95,38 @@ class SessionLockBackend(BaseLockBackend):
         reused = self._session.is_open
         try:
             return self._take_in_session(resource, lock_id)
-        except (DatabaseError, InterfaceError) as error:
+        except SessionLost:
             self._lose_session()
-            if reused:  # it may have died of idleness, or with its server, a long time ago
-                return self.take(resource, lock_id)
-            raise LockUnavailable(f"{resource}: the lock session broke: {error}") from error
+            if not reused:
+                raise
+        # It had died of idleness, or with its server, perhaps a long time ago.
+        return self._take_in_session(resource, lock_id)
+
+    def adopted(self, handle: LockHandle) -> None:
+        """The session may have ended between the take and the keeper's first look."""
+        if not self._is_on_session(handle):
+            handle.lose("its database session ended")
 
     def prove_once(self, handle: LockHandle) -> bool:
-        if not self._session.is_open:
+        if not self._is_on_session(handle):
+            return False
+        try:
+            with self._session.use(SESSION_WAIT) as connection:
+                return self._owns(connection, handle) and self._touch(connection, handle)
+        except SessionLost:
+            self._lose_session()
+            return False
+
+    def drop(self, handle: LockHandle) -> bool:
+        if not self._is_on_session(handle):
             return False
         try:
             with self._session.use(self.lease) as connection:
-                return self._owns(connection, handle) and self._touch(connection, handle)
-        except (DatabaseError, InterfaceError) as error:
-            if dberrors.is_connection_lost(error):
-                self._lose_session()  # a session that broke can never be proved again
-                return False
+                freed = self._free(connection, handle)
+                return self._unlock(connection, handle.store_key) and freed
+        except SessionLost:
+            self._lose_session()
             raise
-
-    def drop(self, handle: LockHandle) -> bool:
-        if not self._session.is_open:
-            return False
-        with self._session.use(self.lease) as connection:
-            freed = self._free(connection, handle)
-            with connection.cursor() as cursor:
-                return self.unlock(cursor, handle.store_key) and freed
 
     def abandon(self, handle: LockHandle) -> None:
         """Unlock on a session that answers; else close it, and lose all that it holds."""
@@ -210,32 +135,45 @@ class SessionLockBackend(BaseLockBackend):
             return
         try:
             self.drop(handle)
-        except (DatabaseError, InterfaceError, LockUnavailable):
+        except (Error, LockUnavailable):
             self._lose_session()
+            raise
 
     def live(self) -> list[Live]:
-        with connections[self.alias].cursor() as cursor:
+        with self._looking() as cursor:
             return list(self.seen(cursor))
 
     def end_by_force(self, resource: str, holder: Holder) -> None:
-        with connections[self.alias].cursor() as cursor:
-            self.kill(cursor, holder.session_id)
+        """End the session if it still has the lock: its number may be another's by now."""
+        key = self.store_key(resource)
+        with self._looking() as cursor:
+            found = {(lock.store_key, lock.session_id) for lock in self.seen(cursor)}
+            if (key, holder.session_id) in found:
+                self.kill(cursor, holder.session_id)
 
     def idle(self) -> None:
-        if not self._keeper.handles():
-            self._session.close()
+        self._session.close_if_unused()
 
     def close(self) -> None:
         super().close()
         self._session.close()
 
     def probe(self) -> ProbeResult:
-        key = self.store_key(f"probe-{os.getpid()}-{threading.get_ident()}")
-        first, second = self._new_session(), self._new_session()
+        """Find out whether the server's locks are real and nobody stands in between.
+
+        The sessions are left as the server makes them: behind a pooler a setting would stay on
+        for strangers.
+        """
+        key = self.store_key(f"probe-{uuid.uuid4()}")
+        first, second = self._plain_session(), self._plain_session()
         try:
             with first.use(0) as one, second.use(0) as two:
+                if first.session_id == second.session_id:
+                    return ProbeResult(False, "a pooler gives several clients one session")
                 return self._probe(one, two, key)
-        except (DatabaseError, InterfaceError) as error:
+        except (ProgrammingError, NotSupportedError) as error:
+            return ProbeResult(False, f"the server refuses them: {error}")
+        except Error as error:
             raise LockUnavailable(f"The lock of {self.alias!r} was not probed: {error}") from error
         finally:
             first.close()
@@ -243,52 +181,81 @@ class SessionLockBackend(BaseLockBackend):
 
     def _take_in_session(self, resource: str, lock_id: str) -> Grant | None:
         key = self.store_key(resource)
-        with self._session.use(self.lease) as connection:
-            with connection.cursor() as cursor:
-                if not self.try_lock(cursor, key):
-                    return None
-            session_id = self._session.session_id
-            claim = self.claim(resource, lock_id, session_id)
+        try:
+            with self._session.use(SESSION_WAIT) as connection:
+                claim = self.claim(resource, lock_id, self._session.session_id)
+                with self._undone_on_error(connection, key):
+                    return self._grant(connection, claim, key)
+        except Error as error:
+            if dberrors.is_transient(error):
+                return None
+            raise LockUnavailable(f"{resource}: the lock could not be tried: {error}") from error
+
+    def _grant(self, connection: BaseDatabaseWrapper, claim: fence.Claim, key: str) -> Grant | None:
+        with connection.cursor() as cursor:
+            if not self.try_lock(cursor, key):
+                return None
+        self._session.keys.add(key)
+        token = fence.bump(connection, claim)
+        if token is not None:
+            return Grant(token, claim.session_id)
+        self._unlock(connection, key)
+        return None
+
+    @contextlib.contextmanager
+    def _undone_on_error(self, connection: BaseDatabaseWrapper, key: str) -> Iterator[None]:
+        """Whatever is raised, the lock is not held: an answer that got lost may have been a yes."""
+        try:
+            yield
+        except BaseException:
             try:
-                token = fence.bump(connection, claim)
-            except DatabaseError as error:
-                if not dberrors.is_lock_timeout(error):
-                    raise
-                token = None
-            if token is not None:
-                return Grant(token, session_id)
-            with connection.cursor() as cursor:
-                self.unlock(cursor, key)
-            return None
+                self._unlock(connection, key)
+            except Exception:  # noqa: BLE001 (the first error is the one to be raised)
+                self._lose_session()
+            raise
+
+    def _unlock(self, connection: BaseDatabaseWrapper, key: str) -> bool:
+        with connection.cursor() as cursor:
+            held = self.unlock(cursor, key)
+        self._session.keys.discard(key)
+        return held
 
     def _owns(self, connection: BaseDatabaseWrapper, handle: LockHandle) -> bool:
         with connection.cursor() as cursor:
             return self.owns(cursor, handle.store_key)
 
     def _touch(self, connection: BaseDatabaseWrapper, handle: LockHandle) -> bool:
-        try:
-            return fence.touch(connection, handle.ticket)
-        except DatabaseError as error:
-            # The row is locked by our own fenced transaction, or by a bump that is under way: the
-            # lock itself was proved, and the next heartbeat will tell.
-            if dberrors.is_lock_timeout(error):
-                return True
-            raise
+        # While our own fenced transaction has the row, or a bump is under way: the lock itself
+        # was proved, and the next heartbeat will tell.
+        return self._unless_busy(lambda: fence.touch(connection, handle.ticket))
 
     def _free(self, connection: BaseDatabaseWrapper, handle: LockHandle) -> bool:
-        try:
-            return fence.free(connection, handle.ticket)
-        except DatabaseError as error:
-            if not dberrors.is_lock_timeout(error):
-                raise
-            return True  # the row is busy: the next holder finds our backend's owner and goes on
+        # If the row is busy, the next holder finds an owner of our backend there and goes on.
+        return self._unless_busy(lambda: fence.free(connection, handle.ticket))
 
-    def _new_session(self) -> LockSession:
-        return LockSession(self.session_using, self.connection_options(), self._prepare)
+    def _unless_busy(self, write: Callable[[], bool]) -> bool:
+        try:
+            return write()
+        except Error as error:
+            if not dberrors.is_transient(error):
+                raise
+            return True
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[CursorWrapper]:
+        """A cursor on the caller's connection; an error leaves the caller's transaction usable."""
+        with transaction.atomic(using=self.alias), connections[self.alias].cursor() as cursor:
+            yield cursor
+
+    def _plain_session(self) -> LockSession:
+        return LockSession(self.session_using, self.connection_options(), self.session_id)
 
     def _prepare(self, cursor: CursorWrapper) -> str:
         self.prepare(cursor)
         return self.session_id(cursor)
+
+    def _is_on_session(self, handle: LockHandle) -> bool:
+        return self._session.is_open and self._session.session_id == handle.session_id
 
     def _lose_session(self) -> None:
         self._session.close()
@@ -300,6 +267,7 @@ class SessionLockBackend(BaseLockBackend):
             before = self.session_id(first)
             if not self.try_lock(first, key):
                 return ProbeResult(False, "a lock that nobody else holds was refused")
+            self._check_same_database(key, before)
             if self.try_lock(second, key):
                 self.unlock(second, key)
                 self.unlock(first, key)
@@ -309,8 +277,18 @@ class SessionLockBackend(BaseLockBackend):
             one.rollback()
             one.set_autocommit(True)
             if self.session_id(first) != before or not self.owns(first, key):
+                self.unlock(first, key)
                 return ProbeResult(False, "a pooler gives one client several sessions")
             if not self.unlock(first, key) or not self.try_lock(second, key):
                 return ProbeResult(False, "a lock that was released is still held")
             self.unlock(second, key)
         return ProbeResult(True)
+
+    def _check_same_database(self, key: str, session_id: str) -> None:
+        if self.session_using == self.alias:
+            return
+        if not any(lock.session_id == session_id for lock in self.live() if lock.store_key == key):
+            raise InvalidSettings(
+                f"OUTBOX_LOCK[{self.alias!r}]['LOCK']['OPTIONS']['session_using']: "
+                f"{self.session_using!r} does not lead to the database of {self.alias!r}."
+            )

@@ -1,0 +1,150 @@
+"""The part of a lock backend that each room fills in, and the flags by which rooms differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from django.db import connections
+
+from django_outbox_lock import fence, keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from django.core.checks import CheckMessage
+
+    from django_outbox_lock.backends.locks.handle import LockHandle
+    from django_outbox_lock.holder import Holder
+    from django_outbox_lock.registry import Live
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A room's answer to a take that succeeded. ``session_id`` is for session locks."""
+
+    token: int
+    session_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """What two sessions found out about the store: ``reason`` says why it must not be used."""
+
+    usable: bool
+    reason: str = ""
+
+
+class Room:
+    """One store: how it takes, proves and gives back a lock.
+
+    ``alias`` is the database alias of the outbox: its registry issues the tokens. ``namespace``
+    separates applications that share the store, ``lease`` is in seconds, ``session_using`` names
+    the alias of the same database through which the lock's own session goes (past a pooler, say).
+    """
+
+    label: ClassVar[str]
+    session_bound: ClassVar[bool] = False
+    inside_atomic: ClassVar[bool] = True
+    across_processes: ClassVar[bool] = True
+    minimum_lease: ClassVar[float] = 1.0
+    silence: ClassVar[float] = 1.0
+    """After how many leases the lock of a silent process is free at the latest."""
+
+    def __init__(
+        self,
+        alias: str,
+        *,
+        namespace: str = "",
+        lease: float = 60.0,
+        session_using: str | None = None,
+    ) -> None:
+        if not isinstance(namespace, str):
+            raise TypeError(f"namespace must be a str, not {namespace!r}")
+        if isinstance(lease, bool) or not self.minimum_lease <= lease < float("inf"):
+            raise ValueError(
+                f"lease must be at least {self.minimum_lease:g} seconds, not {lease!r}"
+            )
+        if session_using is not None and session_using not in connections:
+            raise ValueError(f"session_using names no database alias: {session_using!r}")
+        self.alias = alias
+        self.lease = float(lease)
+        self.session_using = session_using or alias
+        self._given_namespace = namespace
+        self.reset()
+
+    def reset(self) -> None:
+        """Start without any handle, as a forked child must."""
+        raise NotImplementedError
+
+    def store_key(self, resource: str) -> str:
+        """The resource's key in the store, as text."""
+        return keys.store_key(self.namespace, resource)
+
+    def take(self, resource: str, lock_id: str) -> Grant | None:
+        """Try once to take the resource and to bump its token; None when it is busy.
+
+        Raises ``LockUnavailable`` when the store could not be asked.
+        """
+        raise NotImplementedError
+
+    def prove_once(self, handle: LockHandle) -> bool:
+        """Ask the store, in one go, whether the handle holds, and renew its lease if it has one.
+
+        False means definitely not; an exception means that nobody knows.
+        """
+        raise NotImplementedError
+
+    def drop(self, handle: LockHandle) -> bool:
+        """Give the lock back in the store; tells whether it was held."""
+        raise NotImplementedError
+
+    def abandon(self, handle: LockHandle) -> None:
+        """Leave a lost lock behind so that nobody waits for this process longer than needed.
+
+        Must not wait for long: the thread that watches the deadlines may be the one that calls.
+        """
+
+    def live(self) -> Iterable[Live]:
+        """What the store shows of its locks. Raises ``LockUnavailable`` when it may not be seen."""
+        raise NotImplementedError
+
+    def end_by_force(self, resource: str, holder: Holder) -> None:
+        """End the holder in the store; the registry has fenced it off already."""
+
+    def idle(self) -> None:
+        """Called on the thread that renews, when nothing was held for a while."""
+
+    def adopted(self, handle: LockHandle) -> None:
+        """Called when the handle is looked after: what happened since the take is told now."""
+
+    def probe(self) -> ProbeResult:
+        """Find out with two sessions whether the store keeps what it promises."""
+        return ProbeResult(usable=True)
+
+    def check(self) -> list[CheckMessage]:
+        """System checks of this backend that need no connection."""
+        return []
+
+    # The same for all rooms.
+
+    @property
+    def namespace(self) -> str:
+        """What separates this application's locks in the store."""
+        return self._given_namespace
+
+    def arbiter(self, resource: str) -> str:
+        """What stands in the registry's ``backend`` column: who arbitrates, under which key."""
+        return f"{self.label}:{self.store_key(resource)}"
+
+    def claim(self, resource: str, lock_id: str, session_id: str = "") -> fence.Claim:
+        """The claim that a room hands to ``fence.bump``."""
+        return fence.Claim(
+            resource=resource,
+            lock_id=lock_id,
+            backend=self.arbiter(resource),
+            lease=self.lease,
+            expires=not self.session_bound,
+            arbitrated=True,
+            session_id=session_id,
+        )

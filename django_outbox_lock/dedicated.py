@@ -1,0 +1,179 @@
+"""A database session of its own: for locks that live as long as one, and for whoever listens.
+
+The connection is built beside Django's ``connections``, so that neither ``close_old_connections``
+nor a pool can take it away, and it is never replaced behind its user's back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import socket
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from django_outbox_lock import dberrors
+from django_outbox_lock.exceptions import LockUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.backends.utils import CursorWrapper
+
+# Sessions of a parent process: their drivers must not say goodbye to the server in its name.
+_inherited: list[BaseDatabaseWrapper] = []
+
+
+class SessionLost(LockUnavailable):
+    """The physical session is gone, and with it all that lived in it."""
+
+
+class LockSession:
+    """One dedicated, unpooled, autocommit connection, used by one thread at a time.
+
+    ``options`` are added to the driver's; ``prepare`` is called with a cursor once after each
+    connect and returns the server's number of the session, which is then ``session_id``. ``keys``
+    are the locks that the session holds; only its user of the moment may change them.
+    """
+
+    def __init__(
+        self, alias: str, options: dict[str, Any], prepare: Callable[[CursorWrapper], str]
+    ) -> None:
+        self.session_id = ""
+        self.keys: set[str] = set()
+        self._alias = alias
+        self._options = options
+        self._prepare = prepare
+        self._mutex = threading.RLock()
+        self._wrapper: BaseDatabaseWrapper | None = None
+        self._raw: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a session was opened and has not been found dead since."""
+        return self._raw is not None
+
+    @contextlib.contextmanager
+    def use(self, timeout: float) -> Iterator[BaseDatabaseWrapper]:
+        """The connection, for this thread alone; opened if it was closed.
+
+        Raises ``LockUnavailable`` when it stays busy for ``timeout`` seconds or cannot be opened,
+        and ``SessionLost``, after closing it, when it turns out to be dead.
+        """
+        if not self._mutex.acquire(timeout=timeout):
+            raise LockUnavailable(f"The lock session of {self._alias!r} is busy.")
+        try:
+            wrapper = self._wrapper or self._open()
+            try:
+                with self._noticing_loss(wrapper):
+                    yield wrapper
+            finally:
+                if self._wrapper is None:  # closed by a thread that could not wait for us
+                    self._discard(wrapper)
+        finally:
+            self._mutex.release()
+
+    def close(self) -> None:
+        """End the session, and so every lock that it holds, without waiting for its user.
+
+        If another thread hangs in it, the socket is shut down under the driver, and that thread
+        comes back with an error and closes the rest.
+        """
+        wrapper, raw = self._wrapper, self._raw
+        self._wrapper = self._raw = None
+        if wrapper is None:
+            return
+        if self._mutex.acquire(blocking=False):
+            try:
+                self._discard(wrapper)
+            finally:
+                self._mutex.release()
+        else:
+            _shut_down(raw)
+
+    def close_if_unused(self) -> None:
+        """End the session unless it holds a lock or somebody is about to take one."""
+        if self._mutex.acquire(blocking=False):
+            try:
+                if not self.keys:
+                    self.close()
+            finally:
+                self._mutex.release()
+
+    def disown(self) -> None:
+        """In a forked child: let go of the parent's session without a word to the server."""
+        wrapper, raw = self._wrapper, self._raw
+        if wrapper is not None:
+            _inherited.append(wrapper)
+            _replace_by_nothing(raw)
+
+    def _open(self) -> BaseDatabaseWrapper:
+        wrapper = dedicated_connection(self._alias, self._options)
+        try:
+            wrapper.connect()
+            with wrapper.cursor() as cursor:
+                self.session_id = self._prepare(cursor)
+        except (DatabaseError, InterfaceError) as error:
+            wrapper.close()
+            raise LockUnavailable(f"No lock session on {self._alias!r}: {error}") from error
+        except BaseException:
+            wrapper.close()
+            raise
+        self.keys.clear()
+        self._wrapper, self._raw = wrapper, wrapper.connection
+        return wrapper
+
+    @contextlib.contextmanager
+    def _noticing_loss(self, wrapper: BaseDatabaseWrapper) -> Iterator[None]:
+        if wrapper.connection is not self._raw:
+            self.close()
+            raise SessionLost(f"The lock session of {self._alias!r} was replaced by its driver.")
+        try:
+            yield
+        except (DatabaseError, InterfaceError) as error:
+            if not dberrors.is_connection_lost(error):
+                raise
+            self.close()
+            raise SessionLost(f"The lock session of {self._alias!r} ended: {error}") from error
+        if self._wrapper is not wrapper:
+            raise SessionLost(f"The lock session of {self._alias!r} was closed meanwhile.")
+
+    def _discard(self, wrapper: BaseDatabaseWrapper) -> None:
+        self.keys.clear()
+        # Whatever a driver says of a session that may be dead already: it is to be closed.
+        with contextlib.suppress(Exception):
+            wrapper.close()
+
+
+def dedicated_connection(alias: str, options: dict[str, Any]) -> BaseDatabaseWrapper:
+    """A connection like that of ``alias``, but unpooled, in autocommit, and of no registry."""
+    template = connections[alias]
+    settings = copy.deepcopy(template.settings_dict)
+    settings.update(
+        AUTOCOMMIT=True, ATOMIC_REQUESTS=False, CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=False
+    )
+    settings["OPTIONS"] = {**settings["OPTIONS"], **options}
+    settings["OPTIONS"].pop("pool", None)
+    wrapper = type(template)(settings, alias=alias)
+    wrapper.inc_thread_sharing()
+    wrapper.queries_log = deque(maxlen=0)  # under DEBUG it would grow: no request ever empties it
+    return wrapper
+
+
+def _shut_down(raw: Any) -> None:
+    # A driver without a file descriptor (ODBC) has time-outs of its own.
+    with contextlib.suppress(Exception), socket.socket(fileno=os.dup(raw.fileno())) as own:
+        own.shutdown(socket.SHUT_RDWR)
+
+
+def _replace_by_nothing(raw: Any) -> None:
+    # The number stays taken, so that no later file of this process is mistaken for the session.
+    with contextlib.suppress(Exception):
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, raw.fileno())
+        os.close(nothing)

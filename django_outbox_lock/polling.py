@@ -1,0 +1,82 @@
+"""Waiting for something that can only be tried again and again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from django.db import connections
+
+from django_outbox_lock.retry import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+_PAUSES = Backoff(base=0.02, cap=1.0, jitter=0.5)
+
+
+class Polling:
+    """The pauses between tries until ``timeout`` seconds are over: growing, with jitter."""
+
+    def __init__(self, timeout: float) -> None:
+        self._end = time.monotonic() + timeout
+        self._tries = 0
+
+    @property
+    def is_over(self) -> bool:
+        """True when no time is left for another try."""
+        return time.monotonic() >= self._end
+
+    def pause(self) -> float:
+        """Seconds to sleep before the next try."""
+        self._tries += 1
+        left = self._end - time.monotonic()
+        return max(0.0, min(left, _PAUSES.delay(self._tries)))
+
+
+class HandOver(Generic[T]):
+    """Takes a result from the thread that makes it to a coroutine that may be cancelled meanwhile.
+
+    What nobody is there to take is given to ``dispose``, whoever comes last.
+    """
+
+    def __init__(self, make: Callable[[], T | None], dispose: Callable[[T], object]) -> None:
+        self._make = make
+        self._dispose = dispose
+        self._mutex = threading.Lock()
+        self._result: T | None = None
+        self._abandoned = False
+
+    def run(self) -> T | None:
+        """Make the result, in the thread."""
+        result = self._make()
+        with self._mutex:
+            self._result = result
+            abandoned = self._abandoned
+        if abandoned and result is not None:
+            self._dispose(result)
+            return None
+        return result
+
+    def abandon(self) -> None:
+        """Nobody waits any more; returns at once."""
+        with self._mutex:
+            self._abandoned = True
+            result = self._result
+        if result is not None:
+            in_background(lambda: self._dispose(result), "outbox-lock-dispose")
+
+
+def in_background(function: Callable[[], object], name: str) -> None:
+    """Run the function on a thread of its own, whose database connections are closed after it."""
+
+    def run() -> None:
+        try:
+            function()
+        finally:
+            connections.close_all()
+
+    threading.Thread(target=run, name=name, daemon=True).start()
