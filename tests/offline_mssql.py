@@ -25,6 +25,8 @@ def sqlmigrate() -> str:
     state = loader.project_state([MIGRATION], at_end=False)
     with connection.schema_editor(collect_sql=True, atomic=False) as editor:
         loader.get_migration(*MIGRATION).apply(state, editor, collect_sql=True)
+        # mssql-django defers the indexes of a set, in the order of their hashes.
+        editor.deferred_sql.sort(key=str)
     return "\n".join([*editor.collected_sql, ""])
 
 
