@@ -38,8 +38,9 @@ class Processing:
         self.connection = connections[alias]
         self.nested = in_transaction(alias)
         self.entries = ProcessingLog.objects.using(alias)
-        self._ended: Error | None = None
         self._doubtful = False
+        self._given_up: Error | None = None
+        self._ended = False
 
     def claim(self) -> Claim:
         """Insert the entry, or take a failed one over, in a transaction that stays open.
@@ -77,15 +78,15 @@ class Processing:
             self._leave_trace(error)
             raise RuntimeError(f"The body for the {self.delivery} raised: {error}") from error
         except Exception as error:
-            if isinstance(error, DatabaseError) and dberrors.is_transient(error):
-                raise self._busy(error) from error
+            if reason := self._gave_up(error):
+                raise self._busy(reason) from reason
             self._leave_trace(error)
             raise
 
     def finish(self, encoded: tuple[bytes, str] | None) -> None:
         """The end of the body: keep its result, if its transaction can still commit."""
-        if self._ended is not None:
-            raise self._busy(self._ended) from self._ended
+        if self._ended and self._given_up:
+            raise self._busy(self._given_up) from self._given_up
         if self.connection.needs_rollback:
             raise TransactionManagementError(
                 f"The body for the {self.delivery} left its transaction marked for rollback."
@@ -154,16 +155,24 @@ class Processing:
             return execute(*statement)
         except Error as error:
             self._doubtful = True
+            if dberrors.is_transient(error):
+                self._given_up = error
             if dberrors.ends_transaction(error):
-                self._ended = error
+                self._ended = True
                 self._mark_ended()
             raise
+
+    def _gave_up(self, error: Exception) -> Exception | None:
+        """The error by which the database asked for another try, if ``error`` came of one."""
+        if isinstance(error, DatabaseError):
+            return error if dberrors.is_transient(error) else self._given_up
+        return self._given_up if self._ended else None
 
     def _mark_ended(self) -> None:
         if self.connection.in_atomic_block:
             self.connection.set_rollback(True)
 
-    def _busy(self, error: Error) -> ProcessingBusy:
+    def _busy(self, error: Exception) -> ProcessingBusy:
         ended = self.nested and dberrors.ends_transaction(error)
         if ended:
             self._mark_ended()
