@@ -105,7 +105,7 @@ class Processing:
             except IntegrityError as error:
                 if not dberrors.is_duplicate_key(error):
                     raise
-            entry = self.entries.newest(self.delivery.entry_hash)
+            entry: ProcessingLog | None = self.entries.newest(self.delivery.entry_hash)
             if entry is None:
                 return None
             self._compare_bodies(entry)
@@ -126,7 +126,9 @@ class Processing:
             return (attempts, opening.pop_all()) if attempts else None
 
     def _begin(self) -> int:
-        entry = self.entries.begin(**self._identity(), body_digest=self.delivery.body_digest)
+        entry: ProcessingLog = self.entries.begin(
+            **self._identity(), body_digest=self.delivery.body_digest
+        )
         return entry.attempts
 
     def _resume(self, failed: int) -> int:

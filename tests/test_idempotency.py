@@ -15,14 +15,16 @@ from django.test import TestCase
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_outbox_lock.context import current_message
-from django_outbox_lock.exceptions import AlreadyProcessed, ProcessingBusy
+from django_outbox_lock.delivery import Delivery
+from django_outbox_lock.exceptions import AlreadyProcessed, LockNotObtained, ProcessingBusy
 from django_outbox_lock.idempotency import idempotent, process_once, run_once
+from django_outbox_lock.locking import lock, locks
 from django_outbox_lock.models import ProcessingLog
 from testproject.shop.models import Order
 from tests.deliveries import envelope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from django_outbox_lock.envelope import Envelope
 
@@ -436,3 +438,40 @@ def test_called_in_an_event_loop_it_says_so() -> None:
 
     with pytest.raises(SynchronousOnlyOperation):
         asyncio.run(deliver())
+
+
+class TestWithLock:
+    """``lock=True``: lock, check, work, mark, release."""
+
+    @pytest.fixture(autouse=True)
+    def lock_name(self) -> Iterator[str]:
+        yield Delivery.of("billing", "m-1", None).lock_name
+        locks["default"].close()
+
+    def test_the_body_runs_under_the_lock(self, lock_name: str) -> None:
+        with process_once("billing", "m-1", lock=True):
+            assert locks["default"].obtain(lock_name) is None
+        with lock(lock_name):
+            pass
+        with pytest.raises(AlreadyProcessed), process_once("billing", "m-1", lock=True):
+            pytest.fail("the body ran")
+
+    def test_a_lock_in_use_is_told_as_busy(self, lock_name: str) -> None:
+        @idempotent(consumer="billing", lock=True, wait=0.1)
+        def pay(message: str) -> None:
+            charge()
+
+        with lock(lock_name):
+            with pytest.raises(ProcessingBusy) as told:
+                pay("m-1")
+            assert isinstance(told.value.__cause__, LockNotObtained)
+        pay("m-1")
+        assert Order.objects.count() == 1
+
+    def test_a_lock_that_the_body_misses_is_the_bodys_error(self) -> None:
+        with (
+            pytest.raises(LockNotObtained),
+            process_once("billing", "m-1", lock=True),
+        ):
+            raise LockNotObtained("another resource")
+        assert entry().status == "failed"

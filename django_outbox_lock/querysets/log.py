@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import IntegrityError, models, transaction
 from django.db.models.expressions import OrderBy
 from django.utils import timezone
 
 from django_outbox_lock import dberrors
-
-if TYPE_CHECKING:
-    from django_outbox_lock.models import ProcessingLog
 
 
 class _NewestVersion(OrderBy):
@@ -30,15 +27,14 @@ class _NewestVersion(OrderBy):
 class ProcessingLogQuerySet(models.QuerySet[Any]):
     """Entries, found by their hash; an entry that is done never changes again."""
 
-    def begin(self, **columns: Any) -> ProcessingLog:
+    def begin(self, **columns: Any) -> Any:
         """Insert an entry that counts as done once the transaction commits.
 
         Raises ``IntegrityError`` when there is one, after waiting for a concurrent transaction.
         """
-        entry: ProcessingLog = self.create(status=self.model.Status.DONE, **columns)
-        return entry
+        return self.create(status=self.model.Status.DONE, **columns)
 
-    def newest(self, entry_hash: str) -> ProcessingLog | None:
+    def newest(self, entry_hash: str) -> Any:
         """The entry as committed now, or None when there is none that this snapshot shows."""
         found = self.filter(entry_hash=entry_hash).order_by(_NewestVersion(models.F("id")))
         return next(iter(found), None)

@@ -1,0 +1,28 @@
+"""Errors become texts that every database keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from django_outbox_lock.errortext import LIMIT, describe
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("no way", "ValueError: no way"),
+        ("", "ValueError: "),
+        ("a\0b", "ValueError: a?b"),
+        ("\ud83d", "ValueError: ?"),
+        ("amqp://shop:s3cret@broker/", "ValueError: amqp://shop:***@broker/"),
+        ("no password: http://broker/a:b@c", "ValueError: no password: http://broker/a:b@c"),
+    ],
+)
+def test_type_and_message_without_what_must_not_be_kept(message: str, text: str) -> None:
+    assert describe(ValueError(message)) == text
+
+
+def test_the_length_is_bounded_as_sql_server_counts_it() -> None:
+    text = describe(ValueError("😀" * LIMIT))
+    assert LIMIT - 1 <= len(text.encode("utf-16-le")) // 2 <= LIMIT
+    assert text.endswith("😀")
