@@ -115,7 +115,8 @@ class LockSession:
     def _open(self) -> BaseDatabaseWrapper:
         wrapper = dedicated_connection(self._alias, self._options)
         try:
-            wrapper.connect()
+            with wrapper.wrap_database_errors:
+                wrapper.connect()
             with wrapper.cursor() as cursor:
                 self.session_id = self._prepare(cursor)
         except (DatabaseError, InterfaceError) as error:

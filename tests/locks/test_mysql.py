@@ -108,6 +108,25 @@ def limited(server: MysqldServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     connections["default"].close()
 
 
+@pytest.fixture
+def own_server(
+    server: MysqldServer,
+    private_server: Callable[..., MysqldServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[MysqldServer]:
+    """A server of the same kind, with the registry alone, which the test may pause and restart."""
+    own = private_server(server.name)
+    settings = connections["default"].settings_dict
+    connections["default"].close()
+    with monkeypatch.context() as patch:
+        patch.setitem(settings, "PORT", own.port)
+        patch.setitem(settings, "NAME", "outbox")
+        with connections["default"].schema_editor() as editor:
+            editor.create_model(Lock)
+        yield own
+        connections["default"].close()
+
+
 def connect(server: Server) -> Any:
     return MySQLdb.connect(
         host="127.0.0.1", port=server.port, user="root", database="outbox", autocommit=True
@@ -179,7 +198,7 @@ class UserLockTests:
             def try_lock(self, cursor: Any, key: str) -> bool:
                 if self.nulls:
                     self.nulls -= 1
-                    return super().try_lock(Answer(None), key)
+                    return super().try_lock(answering(None), key)
                 return super().try_lock(cursor, key)
 
         backend = make(cls=Interrupted)
@@ -255,20 +274,18 @@ class UserLockTests:
     def test_a_session_killed_between_lock_and_token_leaves_nothing(
         self, make: Callable[..., MySQLLock], server: MysqldServer
     ) -> None:
-        class Killed(MySQLLock):
-            kills = 2
+        kills = iter([True, True])
 
+        class Killed(MySQLLock):
             def claim(self, resource: str, lock_id: str, session_id: str = "") -> fence.Claim:
-                if self.kills:
-                    self.kills -= 1
+                if next(kills, False):
                     end_session(server, self)
                 return super().claim(resource, lock_id, session_id)
 
         # An old session may have died of idleness, so one failure is repeated on a new one.
-        backend = make(cls=Killed)
         with pytest.raises(LockUnavailable):
-            backend.obtain("nightly")
-        assert backend.kills == 0
+            make(cls=Killed).obtain("nightly")
+        assert next(kills, None) is None
         assert make().obtain("nightly")
 
     def test_a_kill_while_held_is_noticed_within_a_heartbeat(
@@ -377,9 +394,8 @@ class UserLockTests:
 
         class Node(MySQLLock):
             def _cluster(self, cursor: Any) -> str | None:
-                return super()._cluster(Answer("wsrep_on"))
+                return super()._cluster(answering("wsrep_on"))
 
-        assert make()._session
         result = make(cls=Node).probe()
         assert not result.usable
         assert "wsrep_on" in result.reason
@@ -468,6 +484,28 @@ class UserLockTests:
         assert ask(stranger, "SELECT 1") == 1
         stranger.close()
 
+    def test_a_server_that_is_cut_off_and_one_that_restarts(
+        self, own_server: MysqldServer, make: Callable[..., MySQLLock]
+    ) -> None:
+        one, two = make(), make()
+        first = one.obtain("nightly")
+        assert first
+        own_server.pause()
+        began = time.monotonic()
+        assert first.wait_lost(LEASE + 1)
+        assert time.monotonic() - began < LEASE + 0.5
+        with pytest.raises(LockUnavailable):
+            two.obtain("nightly")
+        assert time.monotonic() - began < LEASE + 7
+        own_server.resume()
+        second = one.obtain("nightly", timeout=10)
+        assert second
+        own_server.restart()
+        assert second.wait_lost(LEASE + 1)
+        third = two.obtain("nightly", timeout=10)
+        assert third
+        assert first.token < second.token < third.token
+
 
 def waits(server: MysqldServer, session: int) -> bool:
     sql = f"SELECT state FROM information_schema.processlist WHERE id = {session}"
@@ -477,6 +515,10 @@ def waits(server: MysqldServer, session: int) -> bool:
 def sessions(server: MysqldServer) -> int:
     sql = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'root'"
     return int(server.execute(sql)[0][0])
+
+
+def answering(value: Any) -> Any:
+    return Answer(value)
 
 
 class Answer:

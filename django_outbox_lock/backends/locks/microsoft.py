@@ -12,7 +12,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from django.db.models import F
 
 from django_outbox_lock import fence, keys, process, registry, signals
-from django_outbox_lock.backends.locks.base import Grant, Live
+from django_outbox_lock.backends.locks.base import Grant, Live, ProbeResult
 from django_outbox_lock.backends.locks.session import (
     CONNECT_TIMEOUT,
     ROW_WAIT,
@@ -45,10 +45,10 @@ _RELEASE = (
     "EXEC @code = sp_releaseapplock @Resource = @name, @LockOwner = 'Session', "
     "@DbPrincipal = 'public'; SELECT @code"
 )
+_UPDATEABILITY = "CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(20))"
 _OWNS = (
     "SELECT CASE WHEN APPLOCK_MODE('public', %s, 'Session') = 'Exclusive' "
-    "AND CAST(DATABASEPROPERTYEX(DB_NAME(), 'Updateability') AS nvarchar(20)) = 'READ_WRITE' "
-    "THEN 1 ELSE 0 END"
+    f"AND {_UPDATEABILITY} = 'READ_WRITE' THEN 1 ELSE 0 END"
 )
 _SEEN = (
     "SELECT l.resource_description, l.request_session_id, s.host_name, s.program_name, "
@@ -74,6 +74,7 @@ class SQLServerLock(SessionLockBackend):
     """
 
     label: ClassVar[str] = "microsoft"
+    silence: ClassVar[float] = 2.0
 
     @property
     def namespace(self) -> str:
@@ -149,22 +150,11 @@ class SQLServerLock(SessionLockBackend):
             self._end_silent_holder(resource)
         return grant
 
-    def _take_in_session(self, resource: str, lock_id: str) -> Grant | None:
-        try:
-            return super()._take_in_session(resource, lock_id)
-        except (DatabaseError, InterfaceError):
-            self._leave_no_lock(self.store_key(resource))
-            raise
-
-    def _leave_no_lock(self, key: str) -> None:
-        """A driver that pools keeps a session that was closed, and the session keeps its locks."""
-        if not self._session.is_open:
-            return
-        try:
-            with self._session.use(0) as connection, connection.cursor() as cursor:
-                self.unlock(cursor, key)
-        except (DatabaseError, InterfaceError, LockUnavailable) as error:
-            logger.debug("%s was not released, its session is broken: %s", key, error)
+    def _probe(self, one: BaseDatabaseWrapper, two: BaseDatabaseWrapper, key: str) -> ProbeResult:
+        with one.cursor() as cursor:
+            if _value(cursor, f"SELECT {_UPDATEABILITY}") != "READ_WRITE":
+                raise LockUnavailable(f"The database of {self.alias!r} is read-only at present.")
+        return super()._probe(one, two, key)
 
     def _end_silent_holder(self, resource: str) -> None:
         by = f"{process.host()}: no heartbeat"

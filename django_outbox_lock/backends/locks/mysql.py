@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
 
-    from django_outbox_lock.holder import Holder
-
 logger = logging.getLogger("django_outbox_lock.locks")
 
 # read_only is a number on MySQL and on MariaDB up to 11, a word on later ones.
@@ -119,13 +117,6 @@ class MySQLLock(SessionLockBackend):
         yield from self._asked_by_name(cursor)
         for view in (_PLUGIN, _PERFORMANCE_SCHEMA):
             yield from self._viewed(cursor, view)
-
-    def end_by_force(self, resource: str, holder: Holder) -> None:
-        """Sessions are numbered anew when the server starts: end only one that has the lock."""
-        with connections[self.alias].cursor() as cursor:
-            cursor.execute("SELECT IS_USED_LOCK(%s)", [self.store_key(resource)])
-            if str(cursor.fetchone()[0]) == holder.session_id:
-                self.kill(cursor, holder.session_id)
 
     def kill(self, cursor: CursorWrapper, session_id: str) -> None:
         cursor.execute("KILL CONNECTION %s", [int(session_id)])

@@ -274,6 +274,7 @@ class SessionLockBackend(BaseLockBackend):
                 return ProbeResult(False, "two sessions were given the same lock")
             one.set_autocommit(False)
             first.execute("SELECT 1")
+            first.fetchall()  # an ODBC connection is busy until the answer is read
             one.rollback()
             one.set_autocommit(True)
             if self.session_id(first) != before or not self.owns(first, key):
