@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_outbox_lock import querysets
-from django_outbox_lock.indexes import NotNullIndex
+from django_outbox_lock.indexes import NotEmptyIndex, NotNullIndex
 
 
 class ImmutableMessage(models.Model):
@@ -75,6 +75,10 @@ class OutboxMessage(ImmutableMessage):
         indexes = [
             NotNullIndex(fields=["due_at", "id"], name="outbox_due", not_null="due_at"),
             NotNullIndex(fields=["order_key", "id"], name="outbox_order", not_null="due_at"),
+            # The dead ones are few and looked for by people; no mark of a sent one touches it.
+            NotEmptyIndex(
+                fields=["dead_reason", "id"], name="outbox_dead", not_empty="dead_reason"
+            ),
         ]
 
 

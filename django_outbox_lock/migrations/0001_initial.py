@@ -321,6 +321,9 @@ class Migration(migrations.Migration):
                     django_outbox_lock.indexes.NotNullIndex(
                         fields=["order_key", "id"], name="outbox_order", not_null="due_at"
                     ),
+                    django_outbox_lock.indexes.NotEmptyIndex(
+                        fields=["dead_reason", "id"], name="outbox_dead", not_empty="dead_reason"
+                    ),
                 ],
             },
         ),
