@@ -71,6 +71,8 @@ def whole(messages: QuerySet[Any], ids: Sequence[int], state: int) -> list[Whole
 
 def delete(messages: QuerySet[Any], ids: Sequence[int], state: int) -> int:
     """Delete those of ``ids`` that are in ``state``; returns how many there were."""
+    if not ids:
+        return 0
     # Nothing refers to these tables: no cascade to collect, one statement.
     return messages.filter(InNumbers("id", ids), state=state)._raw_delete(messages.db)  # noqa: SLF001
 
@@ -83,5 +85,7 @@ def walk_log(entries: QuerySet[Any], after: int, limit: int) -> list[LogStep]:
 
 def delete_log(entries: QuerySet[Any], ids: Sequence[int], before: dt.datetime) -> int:
     """Delete those of ``ids`` that still were last changed before that time."""
+    if not ids:
+        return 0
     aged = entries.filter(InNumbers("id", ids), updated_at__lt=before)
     return aged._raw_delete(entries.db)  # noqa: SLF001 (nothing refers to the table)

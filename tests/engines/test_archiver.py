@@ -1,0 +1,349 @@
+"""The archiver: every message is in exactly one place, and nothing leaves too early."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_outbox_lock import LockLost, Rejected, Sent
+from django_outbox_lock.backends.archives.base import BaseArchive
+from django_outbox_lock.clock import SECOND
+from django_outbox_lock.engines.archiver import ArchiveFailed, Archiver
+from django_outbox_lock.exceptions import InvalidSettings
+from django_outbox_lock.locking import locks
+from django_outbox_lock.models import ArchivedMessage, OutboxMessage, ProcessingLog
+from tests.factories import (
+    ArchivedMessageFactory,
+    HoldFactory,
+    OutboxMessageFactory,
+    ProcessingLogFactory,
+    now,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_django import Settings
+
+    from django_outbox_lock.backends.archives.base import ArchiveRecord
+    from django_outbox_lock.outcomes import Outcome
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOUR = 3600 * SECOND
+WHOLE = (
+    "message_id",
+    "topic",
+    "key",
+    "order_key",
+    "slot",
+    "content_type",
+    "correlation_id",
+    "causation_id",
+    "created_at",
+    "settled_at",
+    "attempts",
+)
+
+
+def archiver(**options: Any) -> Archiver:
+    return Archiver.from_settings("default", **{"minimum_age": 0, **options})
+
+
+class RecordingArchive(BaseArchive):
+    """Outside the database: keeps what it is given, and what else happened by then."""
+
+    stored: list[ArchiveRecord] = []
+    answer: Outcome = Sent()
+    error: Exception | None = None
+    transactions: list[bool] = []
+
+    def store(self, records: Sequence[ArchiveRecord]) -> Sequence[Outcome]:
+        type(self).transactions.append(connection.in_atomic_block)
+        if self.error is not None:
+            raise self.error
+        type(self).stored.extend(records)
+        return [self.answer] * len(records)
+
+
+@pytest.fixture
+def elsewhere(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> type[RecordingArchive]:
+    for name, value in {
+        "stored": [],
+        "transactions": [],
+        "answer": Sent(),
+        "error": None,
+    }.items():
+        monkeypatch.setattr(RecordingArchive, name, value)
+    backend = f"{__name__}.RecordingArchive"
+    settings.OUTBOX_LOCK = {"default": {"ARCHIVE": {"BACKEND": backend}}}
+    return RecordingArchive
+
+
+def test_moves_the_whole_message() -> None:
+    body = bytes(range(256))
+    sent = OutboxMessageFactory(
+        dispatched=True,
+        topic="order.paid",
+        key="7",
+        body=body,
+        content_type="application/octet-stream",
+        headers='{"b": "ä", "a": "2"}',
+        causation_id="cause",
+        attempts=3,
+    )
+    work = archiver()
+    work.tick()
+    assert not OutboxMessage.objects.exists()
+    kept = ArchivedMessage.objects.get()
+    assert {name: getattr(kept, name) for name in WHOLE} == {
+        name: getattr(sent, name) for name in WHOLE
+    }
+    assert bytes(kept.body) == body
+    assert list(json.loads(kept.headers).items()) == [("b", "ä"), ("a", "2")]
+    assert work.tally.archived == 1
+
+
+def test_leaves_what_is_young_outstanding_or_dead() -> None:
+    old = OutboxMessageFactory(dispatched=True, settled_at=now() - 25 * HOUR)
+    left = [
+        OutboxMessageFactory(dispatched=True, settled_at=now() - 23 * HOUR),
+        OutboxMessageFactory(),
+        OutboxMessageFactory(dead=True, settled_at=now() - 1000 * HOUR),
+    ]
+    archiver(minimum_age=dt.timedelta(hours=24)).tick()
+    assert list(ArchivedMessage.objects.values_list("message_id", flat=True)) == [old.message_id]
+    assert set(OutboxMessage.objects.values_list("id", flat=True)) == {row.id for row in left}
+
+
+@pytest.mark.parametrize("batch_size", [1, 999, 1000, 2101, 10_000])
+def test_case_123_every_batch_size_drains_everything(batch_size: int) -> None:
+    """Case 123: limits of a statement's parameters are not the operator's business."""
+    count = 12 if batch_size == 1 else 2300
+    OutboxMessage.objects.bulk_create(
+        OutboxMessageFactory.build_batch(count, dispatched=True), batch_size=500
+    )
+    archiver(batch_size=batch_size).tick()
+    assert not OutboxMessage.objects.exists()
+    assert ArchivedMessage.objects.count() == count
+
+
+def test_case_127_batches_are_cut_by_rows_not_by_ids(elsewhere: type[RecordingArchive]) -> None:
+    """Case 127: ids spread over a billion make no uneven batches."""
+    OutboxMessage.objects.bulk_create(
+        OutboxMessageFactory.build(dispatched=True, id=number**3 + 1) for number in range(100)
+    )
+    archiver(batch_size=10).tick()
+    assert len(elsewhere.transactions) == 10
+    assert len(elsewhere.stored) == 100
+
+
+def test_a_batch_is_bounded_by_bytes(elsewhere: type[RecordingArchive]) -> None:
+    OutboxMessage.objects.bulk_create(
+        OutboxMessageFactory.build_batch(4, dispatched=True, body=b"x" * 1000)
+    )
+    archiver(batch_bytes=2500).tick()
+    assert len(elsewhere.transactions) == 2
+    assert not OutboxMessage.objects.exists()
+
+
+def test_an_archive_elsewhere_is_called_outside_any_transaction(
+    elsewhere: type[RecordingArchive],
+) -> None:
+    OutboxMessageFactory(dispatched=True)
+    archiver().tick()
+    assert elsewhere.transactions == [False]
+
+
+def test_case_129_an_archive_that_raises_deletes_nothing(
+    elsewhere: type[RecordingArchive], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 129: a clear error, and everything is still in the outbox."""
+    monkeypatch.setattr(elsewhere, "error", OSError("the bucket is gone"))
+    OutboxMessageFactory(dispatched=True)
+    with pytest.raises(ArchiveFailed, match="OSError: the bucket is gone"):
+        archiver().tick()
+    assert OutboxMessage.objects.count() == 1
+
+
+def test_what_the_archive_refuses_stays(
+    elsewhere: type[RecordingArchive],
+    monkeypatch: pytest.MonkeyPatch,
+    package_log: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(elsewhere, "answer", Rejected("too large"))
+    OutboxMessageFactory(dispatched=True)
+    work = archiver()
+    work.tick()
+    assert OutboxMessage.objects.count() == 1
+    assert work.tally.refused == 1
+    assert "was not archived: too large" in package_log.text
+
+
+def test_an_archive_that_answers_for_too_few_deletes_nothing(
+    elsewhere: type[RecordingArchive], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elsewhere, "store", lambda *_: [])
+    OutboxMessageFactory(dispatched=True)
+    with pytest.raises(ArchiveFailed, match="answered for 0 of 1"):
+        archiver().tick()
+    assert OutboxMessage.objects.count() == 1
+
+
+def test_case_003_a_damaged_row_stops_nobody_else() -> None:
+    """Case 003, for the archiver."""
+    before, damaged, after = OutboxMessageFactory.create_batch(3, dispatched=True)
+    OutboxMessage.objects.filter(pk=damaged.pk).update(headers="{not json")
+    archiver().tick()
+    assert list(OutboxMessage.objects.values_list("id", flat=True)) == [damaged.id]
+    kept = set(ArchivedMessage.objects.values_list("message_id", flat=True))
+    assert kept == {before.message_id, after.message_id}
+
+
+def test_a_message_that_came_back_and_was_sent_again_is_archived_once() -> None:
+    sent = OutboxMessageFactory(dispatched=True)
+    ArchivedMessageFactory(message_id=sent.message_id, body=sent.body)
+    archiver().tick()
+    assert not OutboxMessage.objects.exists()
+    assert ArchivedMessage.objects.count() == 1
+
+
+def test_another_message_under_an_archived_id_is_kept() -> None:
+    sent = OutboxMessageFactory(dispatched=True)
+    ArchivedMessageFactory(message_id=sent.message_id, body=b"something else")
+    archiver().tick()
+    assert OutboxMessage.objects.count() == 1
+
+
+@pytest.mark.parametrize("in_database", [True, False])
+def test_a_holder_that_was_fenced_off_deletes_nothing(
+    elsewhere: type[RecordingArchive], monkeypatch: pytest.MonkeyPatch, *, in_database: bool
+) -> None:
+    """Invariant 3: the transaction of a stale holder is rejected as a whole."""
+    monkeypatch.setattr(elsewhere, "in_database", in_database)
+    OutboxMessageFactory(dispatched=True)
+    work = archiver()
+    work.look()
+    handle = locks["default"].obtain(Archiver.resource)
+    assert handle is not None
+    locks["default"].force_release(Archiver.resource, handle.token, by="test")
+    with pytest.raises(LockLost):
+        work.work(handle)
+    assert OutboxMessage.objects.count() == 1
+    assert work.tally.archived == 0
+    assert bool(elsewhere.stored) is not in_database
+
+
+def test_another_holder_is_left_alone() -> None:
+    OutboxMessageFactory(dispatched=True)
+    handle = locks["default"].obtain(Archiver.resource)
+    assert handle is not None
+    with handle:
+        archiver().tick()
+    assert OutboxMessage.objects.count() == 1
+
+
+def test_statements_of_a_batch_do_not_grow_with_it() -> None:
+    statements: list[str] = []
+
+    def count(execute: Any, sql: str, *rest: Any) -> Any:
+        statements.append(sql)
+        return execute(sql, *rest)
+
+    def archived(messages: int) -> int:
+        OutboxMessage.objects.bulk_create(
+            OutboxMessageFactory.build_batch(messages, dispatched=True)
+        )
+        statements.clear()
+        with connection.execute_wrapper(count):
+            archiver().tick()
+        assert not OutboxMessage.objects.exists()
+        return len(statements)
+
+    archived(1)  # the registry's row and the lock's session are made once
+    assert archived(10) == archived(50) > 0
+
+
+def test_prunes_dead_letters_but_no_head_that_holds() -> None:
+    gone = OutboxMessageFactory(dead=True, settled_at=now() - 100 * HOUR)
+    head = OutboxMessageFactory(dead=True, settled_at=now() - 100 * HOUR, key="k")
+    young = OutboxMessageFactory(dead=True)
+    HoldFactory(order_key=head.order_key, head_id=head.id)
+    work = archiver(dead_minimum_age=dt.timedelta(hours=72))
+    work.tick()
+    assert set(OutboxMessage.objects.values_list("id", flat=True)) == {head.id, young.id}
+    assert work.tally.pruned_dead == 1
+    assert gone.id
+
+
+def test_prunes_the_processing_log_by_its_own_age() -> None:
+    past = timezone.now() - dt.timedelta(days=10)
+    ProcessingLogFactory.create_batch(5, created_at=past, updated_at=past)
+    redelivered = ProcessingLogFactory(created_at=past)
+    fresh = ProcessingLogFactory()
+    work = archiver(log_minimum_age=dt.timedelta(days=7), batch_size=2)
+    work.tick()
+    assert set(ProcessingLog.objects.values_list("id", flat=True)) == {redelivered.id, fresh.id}
+    assert work.tally.pruned_log == 5
+
+
+def test_keeps_dead_letters_and_the_log_unless_told() -> None:
+    past = timezone.now() - dt.timedelta(days=1000)
+    OutboxMessageFactory(dead=True, settled_at=now() - 20_000 * HOUR, created_at=past)
+    ProcessingLogFactory(created_at=past, updated_at=past)
+    work = archiver()
+    work.tick()
+    assert OutboxMessage.objects.count() == ProcessingLog.objects.count() == 1
+
+
+def test_the_walk_ends_where_everything_was_written_too_lately(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("django_outbox_lock.engines.aged.STEPS", 10)
+    past = timezone.now() - dt.timedelta(days=3)
+    old = {"created_at": past, "settled_at": now() - 72 * HOUR}
+    OutboxMessage.objects.bulk_create(OutboxMessageFactory.build_batch(5, dispatched=True, **old))
+    OutboxMessage.objects.bulk_create(OutboxMessageFactory.build_batch(100, dispatched=True))
+    with CaptureQueriesContext(connection) as captured:
+        work = archiver(minimum_age=dt.timedelta(hours=24))
+        assert work.survey().archived == 5
+    assert len(captured) == 2
+
+
+def test_survey_tells_and_changes_nothing() -> None:
+    OutboxMessageFactory.create_batch(3, dispatched=True)
+    OutboxMessageFactory(dead=True, settled_at=now() - HOUR)
+    told = archiver(dead_minimum_age=0).survey()
+    assert (told.archived, told.pruned_dead) == (3, 1)
+    assert OutboxMessage.objects.count() == 4
+
+
+def test_case_001_a_message_that_commits_late_is_archived_later() -> None:
+    """Case 001, for the archiver: there is no high-water mark that a low id could miss."""
+    high = OutboxMessageFactory(dispatched=True, id=1000)
+    work = archiver()
+    work.tick()
+    low = OutboxMessageFactory(dispatched=True, id=500)
+    work.tick()
+    kept = set(ArchivedMessage.objects.values_list("message_id", flat=True))
+    assert kept == {high.message_id, low.message_id}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"minimum_age": -1}, "minimum_age"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"pause": "long"}, "pause"),
+        ({"minimum_ages": 1}, "Did you mean 'minimum_age'"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSettings, match=message):
+        archiver(**options)
