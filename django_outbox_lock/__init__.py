@@ -23,6 +23,7 @@ from django_outbox_lock.exceptions import (
     PublishError,
     TransportDown,
 )
+from django_outbox_lock.idempotency import idempotent, process_once, run_once
 from django_outbox_lock.locking import lock, locks, single_instance
 from django_outbox_lock.outbox import publish, publish_many
 from django_outbox_lock.outcomes import Rejected, Retry, Sent
@@ -46,9 +47,12 @@ __all__ = [
     "Retry",
     "Sent",
     "TransportDown",
+    "idempotent",
     "lock",
     "locks",
+    "process_once",
     "publish",
     "publish_many",
+    "run_once",
     "single_instance",
 ]
