@@ -81,6 +81,11 @@ def outbox_settings(alias: str) -> OutboxSettings:
     return outboxes[alias]
 
 
+def given() -> Mapping[str, Any]:
+    """``OUTBOX_LOCK`` as the project wrote it, unchecked; what an absent one stands for."""
+    return getattr(settings, SETTING, None) or {DEFAULT_ALIAS: {}}
+
+
 def debug() -> bool:
     """Django's ``DEBUG``."""
     return bool(settings.DEBUG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django_outbox_lock.testing.outbox import capture_messages, override_outbox
 from django_outbox_lock.testing.publishers import PublisherContract
 
-__all__ = ["PublisherContract"]
+__all__ = ["PublisherContract", "capture_messages", "override_outbox"]
