@@ -9,11 +9,15 @@ _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s@]+@")
 
 
 def describe(error: BaseException) -> str:
-    """The exception's type and message: at most 2,000 UTF-16 code units, no password of a URL.
+    """The exception's type and message, cleaned."""
+    return clean(f"{type(error).__name__}: {error}")
+
+
+def clean(text: str) -> str:
+    """At most 2,000 UTF-16 code units of the text, without the passwords of URLs.
 
     NUL characters, which PostgreSQL refuses, and halves of surrogate pairs become question marks.
     """
-    text = f"{type(error).__name__}: {error}".replace("\0", "?")
-    text = _PASSWORD_IN_URL.sub(r"\1***@", text)
+    text = _PASSWORD_IN_URL.sub(r"\1***@", text.replace("\0", "?"))
     encoded = text.encode("utf-8", "replace").decode().encode("utf-16-le")[: 2 * LIMIT]
     return encoded.decode("utf-16-le", "ignore")

@@ -71,6 +71,10 @@ class TransportDown(OutboxLockError):  # noqa: N818
     """The way to the broker is broken: none of the messages not yet answered was decided."""
 
 
+class TooManyHangingSends(OutboxLockError):  # noqa: N818
+    """Calls of publishers hang, each in a thread that was given up: the process has to end."""
+
+
 class AlreadyProcessed(OutboxLockError):  # noqa: N818
     """The consumer has done this message before: ``status``, ``result`` and ``when`` say how.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from django_outbox_lock.querysets.log import ProcessingLogQuerySet
-from django_outbox_lock.querysets.messages import PARKED, MessageQuerySet
+from django_outbox_lock.querysets.messages import MessageQuerySet
+from django_outbox_lock.querysets.parking import PARKED
 from django_outbox_lock.querysets.topics import HoldQuerySet, TopicStateQuerySet
 
 __all__ = [

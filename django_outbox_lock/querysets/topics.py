@@ -1,15 +1,110 @@
-"""Verbs of holds and topics."""
+"""State changes of holds and topics."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from django.db import models
+from django.db import connections, models
+from django.db.models import Q
+from django.utils import timezone
+
+from django_outbox_lock.clock import ServerTime
+from django_outbox_lock.querysets.dialect import InNumbers, upsert_each
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# The head of a hold that is to end: its parked rows may come back.
+NOBODY = 0
+# Of the 200 UTF-16 code units that the column has everywhere.
+REASON = 100
+
+
+@dataclass(frozen=True, slots=True)
+class NewHold:
+    """A key and the message behind which the later ones wait."""
+
+    order_key: int
+    head_id: int
+    reason: str
 
 
 class HoldQuerySet(models.QuerySet[Any]):
-    """Holds."""
+    """Verbs of holds."""
+
+    def begin(self, holds: Sequence[NewHold]) -> None:
+        """Put each key on hold behind its head; a hold that is there gets the new head."""
+        connection = connections[self.db]
+        since = self.model._meta.get_field("since").get_db_prep_value(timezone.now(), connection)
+        upsert_each(
+            connection,
+            self.model._meta.db_table,
+            unique="order_key",
+            columns={"order_key": "number", "head_id": "number", "reason": "text"},
+            insert={
+                "order_key": "v.order_key",
+                "head_id": "v.head_id",
+                "reason": "v.reason",
+                "since": "%s",
+            },
+            update=["head_id", "reason"],
+            rows=[
+                {**asdict(hold), "reason": hold.reason[:REASON]}
+                for hold in sorted(holds, key=lambda hold: hold.order_key)
+            ],
+            params=[since],
+        )
+
+    def let_go(self, heads: Sequence[int]) -> int:
+        """Let the holds behind these heads end: their parked rows come back page by page."""
+        return self.filter(InNumbers("head_id", heads)).update(head_id=NOBODY)
+
+    def ending(self) -> HoldQuerySet:
+        """The holds whose parked rows may come back."""
+        return self.filter(head_id=NOBODY).order_by("order_key")
+
+    def end(self, order_keys: Sequence[int]) -> None:
+        """Remove holds behind which nothing is parked any more."""
+        self.filter(InNumbers("order_key", order_keys), head_id=NOBODY).delete()
+
+    def move(self, order_key: int, head_id: int) -> None:
+        """Let the key's rows up to ``head_id`` go; the later ones stay parked behind it."""
+        self.filter(order_key=order_key, head_id=NOBODY).update(head_id=head_id)
 
 
 class TopicStateQuerySet(models.QuerySet[Any]):
-    """Topics."""
+    """Verbs of topics."""
+
+    def notable(self) -> TopicStateQuerySet:
+        """The topics whose state is not simply "closed, without failures"."""
+        return self.exclude(Q(breaker="closed", failures=0, open_until=None, unroutable_since=None))
+
+    def record(self, topics: Sequence[Mapping[str, Any]]) -> None:
+        """Write what the breaker decided; ``open_in`` is in microseconds from the server's now."""
+        connection = connections[self.db]
+        now = ServerTime.sql(connection)
+        columns = {
+            "id": "v.id",
+            "topic": "v.topic",
+            "breaker": "v.breaker",
+            "failures": "v.failures",
+            "openings": "v.openings",
+            "open_until": f"CASE WHEN v.open_in IS NULL THEN v.open_until "
+            f"ELSE {now} + v.open_in END",
+            "probe_id": "v.probe_id",
+            "unroutable_since": f"CASE WHEN v.unroutable_in IS NULL THEN v.unroutable_since "
+            f"ELSE {now} + v.unroutable_in END",
+            "last_error": "v.last_error",
+        }
+        text = {"id", "topic", "breaker", "last_error"}
+        given = [*(name for name in columns), "open_in", "unroutable_in"]
+        upsert_each(
+            connection,
+            self.model._meta.db_table,
+            unique="id",
+            columns={name: "text" if name in text else "number" for name in given},
+            insert=columns,
+            update=[name for name in columns if name not in {"id", "topic"}],
+            rows=sorted(topics, key=lambda topic: str(topic["id"])),
+        )

@@ -25,6 +25,10 @@ class BasePublisher:
     """Whether, within one call, a message whose earlier neighbour of the same key was not
     accepted is certain not to be accepted either. Where it is not, keys go out in waves."""
 
+    one_by_one: ClassVar[bool] = False
+    """Whether a message leaves only when its outcome is asked for. Such a call can be stopped
+    between two messages; any other is let finish, for what it has sent ahead would go twice."""
+
     max_batch: int | None = None
     """The most envelopes that one call may be given; None for any number."""
 

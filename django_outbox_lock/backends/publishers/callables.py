@@ -37,6 +37,8 @@ class CallablePublisher(BasePublisher):
     itself is caused by its message.
     """
 
+    one_by_one = True
+
     def __init__(self, *, handlers: Mapping[str, Handler | str]) -> None:
         self._handlers = {pattern: _resolve(pattern, given) for pattern, given in handlers.items()}
 

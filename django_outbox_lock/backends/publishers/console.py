@@ -21,6 +21,8 @@ _LINE = "-" * 72
 class ConsolePublisher(BasePublisher):
     """Prints a block for each message to ``stream``, by default the standard output."""
 
+    one_by_one = True
+
     def __init__(self, *, stream: TextIO | None = None) -> None:
         self._stream = stream
 

@@ -26,6 +26,7 @@ class MemoryPublisher(BasePublisher):
     in the order in which it was handed over, whatever became of it.
     """
 
+    one_by_one = True
     outbox: ClassVar[list[Envelope]] = []
     seen: ClassVar[list[Envelope]] = []
     _script: ClassVar[deque[Outcome | Exception]] = deque()

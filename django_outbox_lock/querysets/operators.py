@@ -1,0 +1,121 @@
+"""What operators do to messages. They hold no lock, so each change names the state they saw."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Self
+
+from django.apps import apps
+from django.db import DatabaseError, connections, models, transaction
+from django.db.models import CharField, Func
+
+from django_outbox_lock import conf, dberrors
+from django_outbox_lock.clock import ServerTime
+from django_outbox_lock.querysets.dialect import InNumbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+OUTSTANDING, DEAD = 10, 30
+BY_OPERATOR = "by operator"
+BATCH = 1000
+_TRIES = 5
+# A literal, as in the condition of the index: a plan without parameters matches it.
+_EMPTY = Func(template="''", output_field=CharField())
+
+
+class OperatorVerbs(models.QuerySet[Any]):
+    """Requeue and mark dead. The order of writing is kept: the oldest are changed first.
+
+    Each batch of 1,000 is one conditional UPDATE and commits by itself, unless the caller has a
+    transaction open: what a sweeper decided meanwhile is never undone, and no sweeper waits long.
+    """
+
+    def dead(self) -> Self:
+        """The dead ones of these rows, found through their index: a dead row has a reason."""
+        return self.filter(dead_reason__gt=_EMPTY)
+
+    def requeue(self, *, limit: int | None = None) -> int:
+        """Make the dead ones of these rows outstanding and due now, with all attempts left.
+
+        At most ``limit``; returns how many. A head that held its key stays its head: it alone may
+        be sent, and the later messages of the key stay parked until it is gone.
+        """
+        return sum(self._requeue(ids) for ids in self._batches(DEAD, limit))
+
+    def kill(self, reason: str = BY_OPERATOR, *, limit: int | None = None) -> int:
+        """Make the outstanding ones of these rows dead, at most ``limit``; returns how many.
+
+        A head that held its key goes on holding it, unless the policy of its topic is to skip.
+        """
+        return sum(self._kill(ids, reason) for ids in self._batches(OUTSTANDING, limit))
+
+    def _batches(self, state: int, limit: int | None) -> Iterator[list[int]]:
+        rows = self.filter(state=state).order_by("-pk").values_list("pk", flat=True)
+        newest = rows.first()  # what arrives from now on was not seen by the operator
+        rows, last, left = rows.reverse(), 0, limit
+        while newest is not None and (left is None or left > 0):
+            size = BATCH if left is None else min(BATCH, left)
+            ids = list(rows.filter(pk__gt=last, pk__lte=newest)[:size])
+            if not ids:
+                return
+            yield ids
+            last, left = ids[-1], None if left is None else left - len(ids)
+
+    def _requeue(self, ids: Sequence[int]) -> int:
+        rows = self._rows(ids, DEAD)
+        return self._repeated(
+            lambda: rows.update(
+                state=OUTSTANDING, due_at=ServerTime(), settled_at=None, attempts=0, dead_reason=""
+            )
+        )
+
+    def _kill(self, ids: Sequence[int], reason: str) -> int:
+        rows = self._rows(ids, OUTSTANDING)
+        skipped = self._skipped(ids)
+
+        def change() -> int:
+            with transaction.atomic(using=self.db):
+                if skipped:  # before the messages, as every sweeper does
+                    self._holds().let_go(skipped)
+                return rows.update(
+                    state=DEAD,
+                    due_at=None,
+                    settled_at=ServerTime(),
+                    dead_reason=reason[:100] or BY_OPERATOR,
+                )
+
+        return self._repeated(change)
+
+    def _skipped(self, ids: Sequence[int]) -> list[int]:
+        """Those that hold their key and whose policy is to let the later ones go."""
+        heads = self._holds().filter(InNumbers("head_id", ids)).values_list("head_id", flat=True)
+        found = self._fresh().filter(InNumbers("id", list(heads))).values_list("pk", "topic")
+        topics = conf.outbox_settings(self.db).topics
+        return [pk for pk, topic in found if _skips(topics, topic)]
+
+    def _rows(self, ids: Sequence[int], state: int) -> Any:
+        return self._fresh().filter(InNumbers("id", ids), state=state)
+
+    def _fresh(self) -> Any:
+        return self.model.objects.using(self.db)
+
+    def _repeated(self, change: Callable[[], int]) -> int:
+        """Try again what a deadlock with a sweeper, or a lock that came too late, has undone."""
+        tries = 1 if connections[self.db].in_atomic_block else _TRIES
+        for _ in range(tries - 1):
+            try:
+                return change()
+            except DatabaseError as error:
+                if not dberrors.is_transient(error):
+                    raise
+        return change()
+
+    def _holds(self) -> Any:
+        hold: Any = apps.get_model("django_outbox_lock", "Hold")
+        return hold.objects.using(self.db)
+
+
+def _skips(topics: Any, topic: str) -> bool:
+    policy = next((found for name, found in topics.items() if fnmatchcase(topic, name)), None)
+    return policy is not None and policy.options.get("dead_head") == "skip"

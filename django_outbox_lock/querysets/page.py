@@ -1,0 +1,122 @@
+"""The rows that are due, with what decides whether each of them may go."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db.models import (
+    BigIntegerField,
+    BinaryField,
+    Case,
+    F,
+    Func,
+    IntegerField,
+    OuterRef,
+    Subquery,
+    When,
+)
+
+from django_outbox_lock.clock import ServerTime
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
+
+class Once(ServerTime):
+    """The server's clock read once for the statement, so that an index can be searched with it."""
+
+    def _plus_offset(self, sql: str) -> tuple[str, tuple[int, ...]]:
+        return (f"(SELECT {sql})", ())
+
+
+class ByteLength(Func):
+    """Number of bytes of a binary column."""
+
+    function = "OCTET_LENGTH"
+    output_field = IntegerField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, function="LENGTH", **context)
+
+    def as_microsoft(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, function="DATALENGTH", **context)
+
+    def as_oracle(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, function="DBMS_LOB.GETLENGTH", **context)
+
+
+class PageRow(NamedTuple):
+    """A due message. ``body`` is None when it is longer than what a page carries inline.
+
+    ``earlier`` is the id of the previous outstanding row of the key, ``held_by`` the head of the
+    key's hold (0: the hold is about to end), ``now`` the server's clock at the reading.
+    """
+
+    id: int
+    message_id: uuid.UUID
+    topic: str
+    key: str | None
+    order_key: int | None
+    body: bytes | memoryview | None
+    size: int
+    content_type: str
+    headers: str
+    correlation_id: str
+    causation_id: str
+    created_at: dt.datetime
+    attempts: int
+    expires_at: int | None
+    earlier: int | None
+    held_by: int | None
+    now: int
+
+
+def earlier_of_key(rows: QuerySet[Any]) -> Subquery:
+    """Id of the previous outstanding row of the same key, None for the first one."""
+    earlier = rows.filter(
+        order_key=OuterRef("order_key"), id__lt=OuterRef("id"), due_at__isnull=False
+    )
+    return Subquery(earlier.order_by("-id").values("id")[:1], output_field=BigIntegerField())
+
+
+def select_page(rows: QuerySet[Any], holds: QuerySet[Any], inline_bytes: int) -> QuerySet[Any]:
+    """The due rows, the longest due first, with all that ``PageRow`` needs, without locks."""
+    short = Case(When(size__lte=inline_bytes, then=F("body")), output_field=BinaryField())
+    hold = holds.filter(order_key=OuterRef("order_key")).values("head_id")
+    return (
+        rows.filter(due_at__lte=Once())
+        .order_by("due_at", "id")
+        .annotate(
+            size=ByteLength("body"),
+            inline=short,
+            earlier=earlier_of_key(rows.model.objects.using(rows.db)),
+            held_by=Subquery(hold, output_field=BigIntegerField()),
+            now=Once(),
+        )
+    )
+
+
+def whole(rows: QuerySet[Any], limit: int) -> list[PageRow]:
+    """The rows of a selected page, at most ``limit``."""
+    names = ("inline" if name == "body" else name for name in PageRow._fields)
+    return list(map(PageRow._make, rows.values_list(*names)[:limit]))
+
+
+def damaged(rows: QuerySet[Any], limit: int) -> list[PageRow]:
+    """The same without the columns whose values may be refused when they are read."""
+    names = [name for name in PageRow._fields if name not in _NOTHING]
+    return [PageRow(**_NOTHING, **row) for row in rows.values(*names)[:limit]]
+
+
+_NOTHING: dict[str, Any] = {
+    "message_id": uuid.UUID(int=0),
+    "key": None,
+    "body": None,
+    "content_type": "",
+    "headers": "",
+    "correlation_id": "",
+    "causation_id": "",
+    "created_at": dt.datetime(1970, 1, 1, tzinfo=dt.UTC),
+}

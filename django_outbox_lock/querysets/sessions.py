@@ -1,0 +1,54 @@
+"""A bound on how long the server keeps a session that says nothing."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from django.db import Error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+# PostgreSQL bounds a silent transaction inside it (see ``fence``); where the session itself is to
+# be bounded, one statement keeps the old value and sets the new one.
+_BOUND = {
+    "mysql": (
+        "SET @outbox_wait_timeout = @@SESSION.wait_timeout, SESSION wait_timeout = %s",
+        "SET SESSION wait_timeout = @outbox_wait_timeout",
+    )
+}
+
+
+@contextmanager
+def silence_bound(connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+    """Have the server end this session when it is silent for ``seconds``, where it can.
+
+    So a process that is frozen inside the block frees its row locks. Nothing where the server
+    has no such limit.
+    """
+    bound = _BOUND.get(connection.vendor)
+    if bound is None:
+        yield
+        return
+    _execute(connection, bound[0], [max(1, int(seconds))])
+    try:
+        yield
+    except BaseException:
+        _restore_after_error(connection, bound[1])
+        raise
+    _execute(connection, bound[1])
+
+
+def _restore_after_error(connection: BaseDatabaseWrapper, sql: str) -> None:
+    try:
+        _execute(connection, sql)
+    except Error:
+        connection.close()  # it is dead, or unfit for its next user
+
+
+def _execute(connection: BaseDatabaseWrapper, sql: str, params: list[int] | None = None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
