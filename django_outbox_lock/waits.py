@@ -45,6 +45,7 @@ class _Timeout:
     write: str
     unit: Callable[[float], int]
     per_transaction: bool = False
+    write_session: str = ""
 
 
 _POSTGRESQL = _Timeout(
@@ -52,6 +53,7 @@ _POSTGRESQL = _Timeout(
     "SELECT set_config('lock_timeout', '{}', true)",
     _milliseconds,
     per_transaction=True,
+    write_session="SELECT set_config('lock_timeout', '{}', false)",
 )
 _TIMEOUTS = {
     "postgresql": _POSTGRESQL,
@@ -83,6 +85,17 @@ def bounded_wait(connection: BaseDatabaseWrapper, seconds: float | None) -> Iter
         _limited(connection, seconds, timeout),
     ):
         yield
+
+
+def limit_session(connection: BaseDatabaseWrapper, seconds: float) -> None:
+    """From now on no statement on this connection waits longer than ``seconds`` for a lock.
+
+    For connections that are nobody else's; nothing happens on a vendor that is not listed.
+    """
+    timeout = _TIMEOUTS.get(connection.vendor)
+    if timeout is not None:
+        write = timeout.write_session or timeout.write
+        _run(connection, write.format(timeout.unit(seconds)))
 
 
 def bounded_session(
