@@ -1,4 +1,4 @@
-"""For the tests of a project: what was published, and an outbox set up for one test."""
+"""For the tests of a project: what was published, and the settings of one test."""
 
 from __future__ import annotations
 
