@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from django.db import DatabaseError, InterfaceError, connections, reset_queries
 from django.db.transaction import TransactionManagementError
 
-from django_outbox_lock import conf, handlers
+from django_outbox_lock import conf, dberrors, handlers
 from django_outbox_lock.conf import DEFAULT_ALIAS
 from django_outbox_lock.exceptions import LockLost, LockUnavailable
 from django_outbox_lock.locking import locks
@@ -159,7 +159,7 @@ class Engine:
 
     def _cycle(self, *, linger: float) -> float:
         reset_queries()  # with DEBUG every statement is kept, for ever
-        if not self.look():
+        if not self._look():
             return self._next()
         handle = self.backend.obtain(self.resource)
         if handle is None:
@@ -172,6 +172,17 @@ class Engine:
         finally:
             self.finish()
         return self._next()
+
+    def _look(self) -> bool:
+        """Look; a session that died while nobody used it is no trouble."""
+        try:
+            return self.look()
+        except (DatabaseError, InterfaceError) as error:
+            connection = connections[self.using]
+            if connection.in_atomic_block or not dberrors.is_connection_lost(error):
+                raise
+            connection.close()
+        return self.look()
 
     def _drain(self, handle: LockHandle, linger: float) -> None:
         self.begin(handle)

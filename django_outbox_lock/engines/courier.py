@@ -38,6 +38,11 @@ class Call:
         self._envelopes = envelopes
         self._ask = ask
 
+    @property
+    def size(self) -> int:
+        """The number of messages that went in."""
+        return len(self._envelopes)
+
     def carry_out(self, errors: type[BaseException]) -> None:
         """Take the outcomes as they come; ``errors`` are kept, others are raised."""
         try:

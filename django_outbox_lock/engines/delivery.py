@@ -96,19 +96,19 @@ class Delivery:
             return False
         call = self._call(part, items)
         rest = items[len(call.outcomes) :]
-        if not rest:
-            return True
-        if call.stopped:
-            return False
+        return not rest or (not call.stopped and self._undecided(part, call, rest, alone=alone))
+
+    def _undecided(self, part: Part, call: Call, rest: Sequence[Item], *, alone: bool) -> bool:
+        """What the call gave no outcome for; False when the part has ended."""
         if call.timed_out:
             self._timed_out(part, rest[0])
-            return False
-        if isinstance(call.error, TransportDown):
+        elif isinstance(call.error, TransportDown):
             self._transport_down(part, call.error, rest[0] if alone else None)
-            return False
-        if len(items) == 1:
-            return self._decide(items[0], _blame(call.error))
-        return self._one_by_one(part, rest)
+        elif call.size == 1:
+            return self._decide(rest[0], _blame(call.error))
+        else:
+            return self._one_by_one(part, rest)
+        return False
 
     def _one_by_one(self, part: Part, items: Sequence[Item]) -> bool:
         """After an error that blames nobody: what fails alone is to blame."""
@@ -127,6 +127,7 @@ class Delivery:
         return call
 
     def _decide(self, item: Item, outcome: object) -> bool:
+        """Note an outcome; the part goes on."""
         item.outcome = _checked(outcome)
         self._circuits.note(item, item.outcome)
         return True

@@ -1,0 +1,138 @@
+"""What the commands that run an engine have in common: options, signals, and plain errors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError, InterfaceError, connections
+from django.db.migrations.executor import MigrationExecutor
+from django.db.transaction import TransactionManagementError
+from django.utils.connection import ConnectionDoesNotExist
+
+from django_outbox_lock import dberrors
+from django_outbox_lock.conf import DEFAULT_ALIAS
+from django_outbox_lock.exceptions import LockError, TooManyHangingSends
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Iterator
+
+    from django_outbox_lock.engines.base import Engine
+
+APP = "django_outbox_lock"
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+class EngineCommand(BaseCommand):
+    """Runs one engine until it is told to stop, or one cycle of it."""
+
+    engine: ClassVar[type[Engine]]
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--database",
+            default=DEFAULT_ALIAS,
+            choices=tuple(connections),
+            help="Alias of the database whose outbox it is. Default: %(default)s.",
+        )
+        parser.add_argument(
+            "--interval", type=float, help="Seconds between two looks, instead of the setting."
+        )
+        parser.add_argument(
+            "--once", action="store_true", help="Work until nothing is left, then exit."
+        )
+
+    def overrides(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Options of the engine that were given on the command line."""
+        given = {"interval": options["interval"]}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def prepare(self, engine: Engine) -> None:
+        """Called before the engine starts."""
+
+    def conclude(self, engine: Engine) -> None:
+        """Called when the engine has ended without an error."""
+
+    def get_check_kwargs(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {**super().get_check_kwargs(options), "databases": [options["database"]]}
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        with plain_errors(*kwargs.get("databases") or [DEFAULT_ALIAS]):
+            super().check(*args, **kwargs)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        alias: str = options["database"]
+        with plain_errors(alias):
+            refuse_missing_migrations(alias)
+            engine = self.engine.from_settings(alias, **self.overrides(options))
+            self.prepare(engine)
+            with stopped_by_signals(engine):
+                self._start(engine, once=options["once"])
+            self.conclude(engine)
+
+    def _start(self, engine: Engine, *, once: bool) -> None:
+        if not once:
+            engine.run()
+            return
+        try:
+            engine.tick()
+        finally:
+            engine.close()
+
+
+def refuse_missing_migrations(alias: str) -> None:
+    """Raise ``CommandError`` unless every migration of this app is applied on ``alias``."""
+    executor = MigrationExecutor(connections[alias])
+    if executor.migration_plan(executor.loader.graph.leaf_nodes(APP)):
+        raise CommandError(
+            f"{APP} has migrations that are not applied on {alias!r}: "
+            f"run manage.py migrate {APP} --database {alias}."
+        )
+
+
+@contextlib.contextmanager
+def plain_errors(alias: str, *_: str) -> Iterator[None]:
+    """What a person can put right becomes one clear sentence and a non-zero exit."""
+    try:
+        yield
+    except (ImproperlyConfigured, TransactionManagementError, LockError) as error:
+        raise CommandError(str(error)) from error
+    except (ConnectionDoesNotExist, TooManyHangingSends) as error:
+        raise CommandError(str(error)) from error
+    except (DatabaseError, InterfaceError) as error:
+        raise CommandError(_sentence(alias, error)) from error
+
+
+def _sentence(alias: str, error: Exception) -> str:
+    words = " ".join(str(error).split())
+    if dberrors.is_connection_lost(error):
+        return f"The database {alias!r} cannot be reached: {words}"
+    if dberrors.is_lock_timeout(error):
+        return f"The database {alias!r} is locked by somebody else: {words}"
+    return f"The database {alias!r} refused: {words}"
+
+
+@contextlib.contextmanager
+def stopped_by_signals(engine: Engine) -> Iterator[None]:
+    """The first SIGTERM or SIGINT asks the engine to finish, a second one ends the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        if engine.stopping:
+            os._exit(1)
+        engine.stop()
+
+    before = {number: signal.signal(number, stop) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,54 @@
+"""``manage.py runsweeper``: send the messages of an outbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django_outbox_lock.engines.sweeper import Sweeper
+from django_outbox_lock.management.commands._engine import EngineCommand
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+    from django_outbox_lock.engines.base import Engine
+    from django_outbox_lock.engines.sweeper import Totals
+
+
+class Command(EngineCommand):
+    """Start it in as many replicas as you like: one of them sends, the others stand by."""
+
+    help = (
+        "Sends the messages of the outbox. Any number of processes may run: a lock settles which "
+        "of them sends. SIGTERM or Ctrl-C finishes what is in flight and exits; a second one "
+        "exits at once."
+    )
+    engine: ClassVar[type[Engine]] = Sweeper
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument(
+            "--batch-size", type=int, help="Messages of a page, instead of the setting."
+        )
+
+    def overrides(self, options: dict[str, Any]) -> dict[str, Any]:
+        given = super().overrides(options)
+        if options["batch_size"] is not None:
+            given["batch_size"] = options["batch_size"]
+        return given
+
+    def prepare(self, engine: Engine) -> None:
+        assert isinstance(engine, Sweeper)
+        if self.stdout.isatty():
+            engine.watch = self._rewrite
+
+    def conclude(self, engine: Engine) -> None:
+        assert isinstance(engine, Sweeper)
+        if self.stdout.isatty():
+            self.stdout.write("")
+        else:
+            self.stdout.write(str(engine.totals))
+
+    def _rewrite(self, totals: Totals) -> None:
+        """One line on a terminal, written over and over."""
+        self.stdout.write(f"\r{totals}", ending="")
+        self.stdout.flush()
