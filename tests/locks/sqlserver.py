@@ -94,6 +94,9 @@ class SQLServer:
         held = self.locks.get(params[0]) == spid and self.updateability == "READ_WRITE"
         return [(int(held),)]
 
+    def grantable(self, spid: int, params: tuple[Any, ...]) -> list[Any]:
+        return [(int(self.locks.get(params[0], spid) == spid),)]
+
     def seen(self, spid: int, params: tuple[Any, ...]) -> list[Any]:
         if not self.may_look:
             raise pyodbc.ProgrammingError(
@@ -177,6 +180,7 @@ READS: dict[str, Callable[[SQLServer, int, tuple[Any, ...]], list[Any]]] = {
     "sp_getapplock": SQLServer.get_lock,
     "sp_releaseapplock": SQLServer.release_lock,
     "APPLOCK_MODE": SQLServer.owns,
+    "APPLOCK_TEST": SQLServer.grantable,
     "dm_tran_locks": SQLServer.seen,
     "Updateability": SQLServer.told_updateability,
     "[owner] IS NOT NULL": SQLServer.silent,

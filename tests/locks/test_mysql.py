@@ -13,7 +13,7 @@ from django.db import close_old_connections, connections, transaction
 
 from django_outbox_lock import fence, signals
 from django_outbox_lock.backends.locks.mysql import MySQLLock
-from django_outbox_lock.exceptions import LockLost, LockUnavailable
+from django_outbox_lock.exceptions import InvalidSettings, LockLost, LockUnavailable
 from django_outbox_lock.holder import LockState
 from django_outbox_lock.models import Lock
 
@@ -441,6 +441,30 @@ class UserLockTests:
         assert set(found) == {"nightly", "weekly"}
         assert admin.force_release("nightly", held.token)
         assert admin.obtain("nightly", timeout=2)
+
+    def test_the_lock_session_leads_to_the_same_database(
+        self, limited: None, make: Callable[..., MySQLLock], server: MysqldServer
+    ) -> None:
+        """Told without any privilege: another database of one server has the same user locks."""
+        settings = connections["default"].settings_dict
+        connections.settings["direct"] = {**settings, "OPTIONS": {"charset": "utf8mb4"}}
+        try:
+            assert make(session_using="direct").probe().usable
+            server.execute("CREATE DATABASE IF NOT EXISTS elsewhere")
+            server.execute("GRANT ALL ON elsewhere.* TO limited@'127.0.0.1'")
+            connections.settings["direct"]["NAME"] = "elsewhere"
+            with pytest.raises(InvalidSettings, match="session_using"):
+                make(session_using="direct").probe()
+        finally:
+            del connections.settings["direct"]
+
+    def test_a_registry_of_thousands_is_verified_in_pieces(self, backend: MySQLLock) -> None:
+        Lock.objects.bulk_create(
+            Lock(id=f"{number:064}", resource=f"job-{number}") for number in range(5000)
+        )
+        assert backend.obtain("nightly")
+        held = [row.resource for row in backend.holders() if row.state is LockState.HELD]
+        assert held == ["nightly"]
 
     def test_those_who_may_see_everything_see_foreign_locks(
         self, backend: MySQLLock, server: MysqldServer

@@ -29,12 +29,13 @@ logger = logging.getLogger("django_outbox_lock.locks")
 # read_only is a number on MySQL and on MariaDB up to 11, a word on later ones.
 _WRITABLE = "CONCAT(@@GLOBAL.read_only) IN ('0', 'OFF') AND NOT @@GLOBAL.innodb_read_only"
 # Where file names ignore case, so do database names, and one database must have one name.
-_DATABASE = "SELECT IF(@@GLOBAL.lower_case_table_names = 0, DATABASE(), LOWER(DATABASE()))"
+_DATABASE = "IF(@@GLOBAL.lower_case_table_names = 0, DATABASE(), LOWER(DATABASE()))"
 _CLUSTER = (
     "SHOW GLOBAL VARIABLES WHERE "
     "(Variable_name = 'wsrep_on' AND Value = 'ON') OR "
     "(Variable_name = 'group_replication_single_primary_mode' AND Value = 'OFF')"
 )
+_AT_ONCE = 1000  # a SELECT takes 4,096 columns
 # What shows the locks of everybody, to those who may look: the plugin of MariaDB, and MySQL's
 # table, which MariaDB has, too, but leaves empty unless its performance schema is on.
 _PLUGIN = (
@@ -68,7 +69,7 @@ class MySQLLock(SessionLockBackend):
     @functools.cached_property
     def _database(self) -> str:
         with self._session.use(self.lease) as connection, connection.cursor() as cursor:
-            cursor.execute(_DATABASE)
+            cursor.execute(f"SELECT {_DATABASE}")
             return str(cursor.fetchone()[0])
 
     def store_key(self, resource: str) -> str:
@@ -121,11 +122,16 @@ class MySQLLock(SessionLockBackend):
     def kill(self, cursor: CursorWrapper, session_id: str) -> None:
         cursor.execute("KILL CONNECTION %s", [int(session_id)])
 
+    def meets(self, cursor: CursorWrapper, key: str, session_id: str) -> bool:
+        cursor.execute(f"SELECT IS_USED_LOCK(%s), {_DATABASE}", [key])
+        return tuple(map(str, cursor.fetchone())) == (session_id, self._database)
+
     def _asked_by_name(self, cursor: CursorWrapper) -> Iterator[Live]:
         names = [self.store_key(row.resource) for row in registry.holders(connections[self.alias])]
-        if names:
-            cursor.execute(f"SELECT {', '.join(['IS_USED_LOCK(%s)'] * len(names))}", names)
-            for name, session in zip(names, cursor.fetchone(), strict=True):
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            cursor.execute(f"SELECT {', '.join(['IS_USED_LOCK(%s)'] * len(some))}", some)
+            for name, session in zip(some, cursor.fetchone(), strict=True):
                 if session is not None:
                     yield Live(name, str(session))
 

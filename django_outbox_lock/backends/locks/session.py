@@ -89,6 +89,12 @@ class SessionLockBackend(BaseLockBackend):
         """End a session on the server."""
         raise NotImplementedError
 
+    def meets(self, cursor: CursorWrapper, key: str, session_id: str) -> bool:
+        """Whether the cursor is on the very database in which the session holds the lock."""
+        return any(
+            lock.session_id == session_id for lock in self.seen(cursor) if lock.store_key == key
+        )
+
     # The same for all of them.
 
     def take(self, resource: str, lock_id: str) -> Grant | None:
@@ -288,8 +294,9 @@ class SessionLockBackend(BaseLockBackend):
     def _check_same_database(self, key: str, session_id: str) -> None:
         if self.session_using == self.alias:
             return
-        if not any(lock.session_id == session_id for lock in self.live() if lock.store_key == key):
-            raise InvalidSettings(
-                f"OUTBOX_LOCK[{self.alias!r}]['LOCK']['OPTIONS']['session_using']: "
-                f"{self.session_using!r} does not lead to the database of {self.alias!r}."
-            )
+        with self._looking() as cursor:
+            if not self.meets(cursor, key, session_id):
+                raise InvalidSettings(
+                    f"OUTBOX_LOCK[{self.alias!r}]['LOCK']['OPTIONS']['session_using']: "
+                    f"{self.session_using!r} does not lead to the database of {self.alias!r}."
+                )
