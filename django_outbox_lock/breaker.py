@@ -83,8 +83,6 @@ class Breaker:
     """
 
     def __init__(self, *, threshold: int = 5, cooldown: float = 5.0, cap: float = 300.0) -> None:
-        if isinstance(threshold, bool) or not isinstance(threshold, int) or threshold < 1:
-            raise ValueError(f"threshold must be a whole number above 0, not {threshold!r}.")
         self.threshold = threshold
         self._cooldown = Backoff(base=cooldown, cap=cap, jitter=0.1)
 

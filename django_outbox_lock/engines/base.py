@@ -239,21 +239,21 @@ class Engine:
             )
 
 
-def positive(name: str, value: float) -> float:
+def positive(name: str, value: object) -> float:
     """``value`` if it is a number above 0; raises ``ValueError`` naming the option."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{name} must be a number above 0, not {value!r}.")
     return float(value)
 
 
-def at_least(name: str, value: float, least: float) -> float:
+def at_least(name: str, value: object, least: float) -> float:
     """``value`` if it is a number of at least ``least``; raises ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
         raise ValueError(f"{name} must be a number of at least {least:g}, not {value!r}.")
     return float(value)
 
 
-def count(name: str, value: int, least: int = 1, most: int | None = None) -> int:
+def count(name: str, value: object, least: int = 1, most: int | None = None) -> int:
     """``value`` if it is a whole number in the bounds; raises ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}.")

@@ -98,7 +98,9 @@ class Plan:
 
     def part(self, name: str) -> Part:
         """The part of a publisher."""
-        return self.parts.setdefault(name, Part(name))
+        if name not in self.parts:
+            self.parts[name] = Part(name)
+        return self.parts[name]
 
     def chains(self) -> Iterable[Chain]:
         """All chains of the page."""

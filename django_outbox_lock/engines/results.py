@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from django_outbox_lock.breaker import OPEN
@@ -116,12 +116,11 @@ class Bookkeeper:
         if tried >= self._max_attempts:
             reason = "breaks the transport" if broke else f"{tried} attempts failed"
             return _dead(row, tried, outcome.reason, reason)
+        again = Change(row.id, row.attempts, OUTSTANDING, tried, error=outcome.reason)
         if broke:
-            due = {"due_at": behind_topic(row.topic)}
-        else:
-            delay = self._backoff.delay(tried) if outcome.after is None else outcome.after
-            due = {"due_in": max(0, int(delay * SECOND))}
-        return Change(row.id, row.attempts, OUTSTANDING, tried, error=outcome.reason, **due)
+            return replace(again, due_at=behind_topic(row.topic))
+        delay = self._backoff.delay(tried) if outcome.after is None else outcome.after
+        return replace(again, due_in=max(0, int(delay * SECOND)))
 
     def _head(self, row: PageRow, change: Change) -> None:
         if row.order_key is not None and row.held_by != row.id:

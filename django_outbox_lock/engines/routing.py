@@ -110,6 +110,5 @@ def _console(alias: str) -> Mapping[str, BackendSettings]:
 
 
 def _make(settings: BackendSettings) -> BasePublisher:
-    base = cast("type[BasePublisher]", BasePublisher)
-    cls = handlers.load(settings.path, cast("str", settings.backend), base)
+    cls = handlers.load(settings.path, cast("str", settings.backend), BasePublisher)
     return handlers.construct(cls, settings.options, f"{settings.path}['OPTIONS']")

@@ -116,7 +116,7 @@ class Sweeper(Engine):
         self.watch: Callable[[Totals], None] | None = None
         self.totals = Totals()
         self._policies = Policies(settings.topics)
-        self._routing = Routing(settings)
+        self._routing = self.route(settings)
         self._circuits = Circuits(using, self.options.breaker(), unroutable_after)
         self._courier = Courier(send_timeout)
         self._marker = Marker(using)
@@ -131,6 +131,10 @@ class Sweeper(Engine):
     @classmethod
     def section(cls, settings: OutboxSettings) -> KeywordSettings:
         return settings.sweeper
+
+    def route(self, settings: OutboxSettings) -> Routing:
+        """The publishers and the way to them. Raises ``InvalidSettings``."""
+        return Routing(settings)
 
     def look(self) -> bool:
         self._looked = time.monotonic()

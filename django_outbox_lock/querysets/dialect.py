@@ -39,24 +39,24 @@ class InNumbers(Expression):
     def set_source_expressions(self, exprs: Sequence[Any]) -> None:
         (self.column,) = exprs
 
-    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         if not self.numbers:
             raise EmptyResultSet  # an empty list is a syntax error on MySQL
         # Literals: a driver's parameters are bounded, and these are numbers of our own.
         return self._condition(compiler, f"IN ({', '.join(map(str, map(int, self.numbers)))})")
 
-    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         return self._condition(compiler, "= ANY(%s::bigint[])", list(self.numbers))
 
-    def as_microsoft(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+    def as_microsoft(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         numbers = json.dumps(list(self.numbers))
         return self._condition(
             compiler, "IN (SELECT n FROM OPENJSON(%s) WITH (n bigint '$'))", numbers
         )
 
-    def _condition(self, compiler: Any, test: str, *given: Any) -> tuple[str, list[Any]]:
+    def _condition(self, compiler: Any, test: str, *given: Any) -> tuple[str, tuple[Any, ...]]:
         sql, params = compiler.compile(self.column)
-        return f"{sql} {test}", [*params, *given]
+        return f"{sql} {test}", (*params, *given)
 
 
 @dataclass(frozen=True, slots=True)

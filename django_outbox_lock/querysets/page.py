@@ -85,7 +85,7 @@ def select_page(rows: QuerySet[Any], holds: QuerySet[Any], inline_bytes: int) ->
     """The due rows, the longest due first, with all that ``PageRow`` needs, without locks."""
     short = Case(When(size__lte=inline_bytes, then=F("body")), output_field=BinaryField())
     hold = holds.filter(order_key=OuterRef("order_key")).values("head_id")
-    return (
+    due: QuerySet[Any] = (
         rows.filter(due_at__lte=Once())
         .order_by("due_at", "id")
         .annotate(
@@ -96,6 +96,7 @@ def select_page(rows: QuerySet[Any], holds: QuerySet[Any], inline_bytes: int) ->
             now=Once(),
         )
     )
+    return due
 
 
 def whole(rows: QuerySet[Any], limit: int) -> list[PageRow]:

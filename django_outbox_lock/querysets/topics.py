@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from django.db import connections, models
 from django.db.models import Q
@@ -60,7 +60,7 @@ class HoldQuerySet(models.QuerySet[Any]):
         """Let the holds behind these heads end: their parked rows come back page by page."""
         return self.filter(InNumbers("head_id", heads)).update(head_id=NOBODY)
 
-    def ending(self) -> HoldQuerySet:
+    def ending(self) -> Self:
         """The holds whose parked rows may come back."""
         return self.filter(head_id=NOBODY).order_by("order_key")
 
@@ -76,7 +76,7 @@ class HoldQuerySet(models.QuerySet[Any]):
 class TopicStateQuerySet(models.QuerySet[Any]):
     """Verbs of topics."""
 
-    def notable(self) -> TopicStateQuerySet:
+    def notable(self) -> Self:
         """The topics whose state is not simply "closed, without failures"."""
         return self.exclude(Q(breaker="closed", failures=0, open_until=None, unroutable_since=None))
 

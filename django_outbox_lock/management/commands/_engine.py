@@ -59,7 +59,7 @@ class EngineCommand(BaseCommand):
     def conclude(self, engine: Engine) -> None:
         """Called when the engine has ended without an error."""
 
-    def get_check_kwargs(self, options: dict[str, Any]) -> dict[str, Any]:
+    def get_check_kwargs(self, options: dict[str, Any]) -> Any:
         return {**super().get_check_kwargs(options), "databases": [options["database"]]}
 
     def check(self, *args: Any, **kwargs: Any) -> None:
