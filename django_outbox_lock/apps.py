@@ -12,3 +12,8 @@ class DjangoOutboxLockConfig(AppConfig):
     name = "django_outbox_lock"
     verbose_name = _("Outbox and locks")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from django_outbox_lock import checks
+
+        checks.register()
