@@ -119,6 +119,9 @@ class Archiver(Engine):
         self._next_batch = next(self._found, None)
         return self._next_batch is not None
 
+    def finish(self) -> None:
+        logger.info("%s on %r: %s", self.resource, self.using, self.tally)
+
     def survey(self) -> Tally:
         """What a drain would do now; changes nothing and needs no lock."""
         tally = Tally()

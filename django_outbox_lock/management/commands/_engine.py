@@ -17,7 +17,7 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from django_outbox_lock import dberrors
 from django_outbox_lock.conf import DEFAULT_ALIAS
-from django_outbox_lock.exceptions import LockError, TooManyHangingSends
+from django_outbox_lock.exceptions import OutboxLockError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -73,11 +73,12 @@ class EngineCommand(BaseCommand):
             engine = self.engine.from_settings(alias, **self.overrides(options))
             self.prepare(engine)
             with stopped_by_signals(engine):
-                self._start(engine, once=options["once"])
+                self.start(engine, options)
             self.conclude(engine)
 
-    def _start(self, engine: Engine, *, once: bool) -> None:
-        if not once:
+    def start(self, engine: Engine, options: dict[str, Any]) -> None:
+        """Run the engine until it ends."""
+        if not options["once"]:
             engine.run()
             return
         try:
@@ -101,9 +102,12 @@ def plain_errors(alias: str, *_: str) -> Iterator[None]:
     """What a person can put right becomes one clear sentence and a non-zero exit."""
     try:
         yield
-    except (ImproperlyConfigured, TransactionManagementError, LockError) as error:
-        raise CommandError(str(error)) from error
-    except (ConnectionDoesNotExist, TooManyHangingSends) as error:
+    except (
+        ImproperlyConfigured,
+        TransactionManagementError,
+        ConnectionDoesNotExist,
+        OutboxLockError,
+    ) as error:
         raise CommandError(str(error)) from error
     except (DatabaseError, InterfaceError) as error:
         raise CommandError(_sentence(alias, error)) from error
