@@ -74,7 +74,7 @@ class OperatorVerbs(models.QuerySet[Any]):
         rows = self._rows(ids, OUTSTANDING)
         skipped = self._skipped(ids)
 
-        def change() -> int:
+        def change() -> Any:
             with transaction.atomic(using=self.db):
                 if skipped:  # before the messages, as every sweeper does
                     self._holds().let_go(skipped)
@@ -100,16 +100,16 @@ class OperatorVerbs(models.QuerySet[Any]):
     def _fresh(self) -> Any:
         return self.model.objects.using(self.db)
 
-    def _repeated(self, change: Callable[[], int]) -> int:
+    def _repeated(self, change: Callable[[], Any]) -> int:
         """Try again what a deadlock with a sweeper, or a lock that came too late, has undone."""
         tries = 1 if connections[self.db].in_atomic_block else _TRIES
         for _ in range(tries - 1):
             try:
-                return change()
+                return int(change())
             except DatabaseError as error:
                 if not dberrors.is_transient(error):
                     raise
-        return change()
+        return int(change())
 
     def _holds(self) -> Any:
         hold: Any = apps.get_model("django_outbox_lock", "Hold")

@@ -1,0 +1,185 @@
+"""Requeue and mark dead, after a confirmation, on any number of selected messages.
+
+Nothing is published here: a requeued message is due, and the sweeper sends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from django_outbox_lock.admin.base import ModelAdmin
+from django_outbox_lock.admin.paginator import LIMIT, BoundedPaginator
+from django_outbox_lock.models import OutboxMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+    from django.utils.functional import _StrPromise
+
+CONFIRMED = "confirmed"
+UP_TO = "up_to"
+_TEMPLATE = "admin/django_outbox_lock/outboxmessage/confirm.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """An action: which messages it concerns, what it does, and how that is told."""
+
+    action: str
+    concerned: Callable[[Any], Any]
+    act: Callable[[Any], int]
+    title: _StrPromise
+    question: Callable[[int], str]
+    none: _StrPromise
+    effect: _StrPromise
+    button: _StrPromise
+    done: Callable[[int], str]
+    log: str
+    harmless: bool = False
+
+
+REQUEUE = Verb(
+    action="requeue",
+    concerned=lambda rows: rows.filter(state=OutboxMessage.State.DEAD),
+    act=lambda rows: rows.requeue(limit=LIMIT),
+    title=_("Requeue messages"),
+    question=lambda count: ngettext(
+        "%(count)s dead message is to be requeued.",
+        "%(count)s dead messages are to be requeued.",
+        count,
+    ),
+    none=_("None of the selected messages is dead: there is nothing to requeue."),
+    effect=_(
+        "They become due now with all attempts left, and the sweeper sends them. "
+        "A dead message may have arrived after all: consumers that use the processing log "
+        "notice a second delivery."
+    ),
+    button=_("Requeue"),
+    done=lambda count: ngettext(
+        "%(count)s message was requeued: the sweeper sends it.",
+        "%(count)s messages were requeued: the sweeper sends them.",
+        count,
+    ),
+    log="Requeued.",
+    harmless=True,
+)
+KILL = Verb(
+    action="kill",
+    concerned=lambda rows: rows.filter(state=OutboxMessage.State.OUTSTANDING),
+    act=lambda rows: rows.kill(limit=LIMIT),
+    title=_("Mark messages dead"),
+    question=lambda count: ngettext(
+        "%(count)s outstanding message is to be marked dead.",
+        "%(count)s outstanding messages are to be marked dead.",
+        count,
+    ),
+    none=_("None of the selected messages is outstanding: there is nothing to mark dead."),
+    effect=_(
+        "They are not sent any more, unless they are requeued. One that is being sent at this "
+        "moment may still arrive. A dead message that held its key goes on holding it, unless "
+        "the policy of its topic is to skip."
+    ),
+    button=_("Mark dead"),
+    done=lambda count: ngettext(
+        "%(count)s message was marked dead.", "%(count)s messages were marked dead.", count
+    ),
+    log="Marked dead.",
+)
+
+
+class MessageActions(ModelAdmin):
+    """The actions of the outbox's list. They work in batches on what the filters choose."""
+
+    actions = ("requeue", "kill")
+
+    @admin.action(permissions=["requeue"], description=_("Requeue selected messages"))
+    def requeue(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return self._confirmed(request, queryset, REQUEUE)
+
+    @admin.action(permissions=["kill"], description=_("Mark selected messages dead"))
+    def kill(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return self._confirmed(request, queryset, KILL)
+
+    def has_requeue_permission(self, request: HttpRequest) -> bool:
+        """Who may see and run the action "requeue"."""
+        return request.user.has_perm("django_outbox_lock.requeue_outboxmessage")
+
+    def has_kill_permission(self, request: HttpRequest) -> bool:
+        """Who may see and run the action "mark dead"."""
+        return request.user.has_perm("django_outbox_lock.kill_outboxmessage")
+
+    def _confirmed(
+        self, request: HttpRequest, rows: QuerySet[Any], verb: Verb
+    ) -> TemplateResponse | None:
+        concerned = verb.concerned(rows)
+        up_to = request.POST.get(UP_TO, "")
+        if request.POST.get(CONFIRMED) and up_to.isdecimal():
+            self._act(request, concerned.filter(pk__lte=int(up_to)), verb)
+            return None
+        newest = concerned.order_by("-pk").values_list("pk", flat=True).first()
+        if newest is None:
+            self.message_user(request, verb.none, messages.WARNING)
+            return None
+        return TemplateResponse(
+            request, _TEMPLATE, self._question(request, concerned, newest, verb)
+        )
+
+    def _question(
+        self, request: HttpRequest, concerned: QuerySet[Any], newest: int, verb: Verb
+    ) -> dict[str, Any]:
+        counted = BoundedPaginator(concerned, 1)
+        across = request.POST.get("select_across") == "1"
+        selected = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        return {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "media": self.media,
+            "title": verb.title,
+            "verb": verb,
+            "harmless": verb.harmless,
+            "question": verb.question(counted.count) % {"count": f"{counted.count:,}"},
+            "more": counted.more,
+            "limit": LIMIT,
+            "across": across,
+            # "Select all" is repeated as such: thousands of ids would be refused with a 400.
+            "selected": selected[:1] if across else selected,
+            "up_to": newest,
+            "checkbox": ACTION_CHECKBOX_NAME,
+        }
+
+    def _act(self, request: HttpRequest, rows: QuerySet[Any], verb: Verb) -> None:
+        only = list(rows.order_by("-pk")[:2])
+        count = verb.act(rows)
+        if not count:
+            self.message_user(request, verb.none, messages.WARNING)
+            return
+        if len(only) == 1:
+            self.log_change(request, only[0], verb.log)
+        else:
+            self._log_many(request, count, verb)
+        self.message_user(request, verb.done(count) % {"count": f"{count:,}"}, messages.SUCCESS)
+        if count >= LIMIT:
+            more = _("That is the most at once; choose the action again for the rest.")
+            self.message_user(request, more, messages.WARNING)
+
+    def _log_many(self, request: HttpRequest, count: int, verb: Verb) -> None:
+        """One entry for all: thousands of them would say no more."""
+        chosen = request.GET.urlencode() or "no filter"
+        LogEntry.objects.create(
+            user_id=str(request.user.pk),
+            content_type=ContentType.objects.get_for_model(self.model),
+            object_repr=f"{count:,} {self.opts.verbose_name_plural}",
+            action_flag=CHANGE,
+            change_message=f"{verb.log} {count:,} messages; {chosen}.",
+        )

@@ -1,0 +1,93 @@
+"""What all pages have in common: nothing is added, changed or deleted here, and nothing scans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin import ShowFacets
+from django.contrib.admin.views.main import ChangeList
+from django.db import connections, transaction
+
+from django_outbox_lock.admin import databases, window
+from django_outbox_lock.admin.paginator import LIMIT, BoundedPaginator
+from django_outbox_lock.clock import ServerTime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+
+    ModelAdmin = admin.ModelAdmin[Any]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+
+class BoundedChangeList(ChangeList):
+    """Tells the page what was counted and what was looked through."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.full_result_count = self.result_count  # else a search would be offered "Show all"
+        self.more, self.limit = self.paginator.more, LIMIT
+        seen = window.recall(request)
+        self.window_size = window.SIZE
+        self.window = seen if seen and (seen.before or seen.floor) else None
+        self.older_url = ""
+        if seen and seen.older:
+            self.older_url = self.get_query_string({window.BEFORE_VAR: str(seen.older)})
+        self.newest_url = self.get_query_string(remove=[window.BEFORE_VAR])
+
+
+class ReadOnlyAdmin(ModelAdmin):
+    """A table to be looked at: on the chosen database, newest first, by primary key only.
+
+    ``heavy`` are the columns that no list reads.
+    """
+
+    heavy: tuple[str, ...] = ()
+    ordering = ("-pk",)
+    sortable_by = ()
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    show_facets = ShowFacets.NEVER
+    list_max_show_all = 0
+
+    class Media:
+        css = {"all": ("django_outbox_lock/admin.css",)}
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return BoundedChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """With the server's clock beside every row, as it is what due times are compared with."""
+        alias = databases.alias_of(request, self.model)
+        rows: Any = self.model.objects.using(alias)
+        found: QuerySet[Any] = rows.defer(*self.heavy).annotate(server_now=ServerTime())
+        return found
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """All fields that are shown."""
+        fieldsets = self.get_fieldsets(request, obj)
+        return [name for _, options in fieldsets for name in options["fields"]]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def may(self, request: HttpRequest, permission: str) -> bool:
+        """Whether the user has one of this app's permissions."""
+        return request.user.has_perm(f"{self.opts.app_label}.{permission}")
+
+
+def outside_transactions(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Let each batch and each lock's bump commit by itself, even with ``ATOMIC_REQUESTS``."""
+    for alias in connections:
+        view = transaction.non_atomic_requests(alias)(view)
+    return view
