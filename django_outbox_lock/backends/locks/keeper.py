@@ -48,7 +48,7 @@ class Keeper:
         self._changed = threading.Condition()
         self._renewer: threading.Thread | None = None
         self._watchdog: threading.Thread | None = None
-        self._asked_at: float | None = None
+        self._asking: LockHandle | None = None
         self._used_at = 0.0
         self._watching_until = 0.0
 
@@ -66,6 +66,8 @@ class Keeper:
         with self._changed:
             if self._due.pop(handle, None) is not None:
                 self._used_at = time.monotonic()
+            if self._asking is handle and self._renewer is not threading.current_thread():
+                self._replace_renewer()
 
     def handles(self) -> list[LockHandle]:
         """The handles that are kept now."""
@@ -79,15 +81,16 @@ class Keeper:
             self._changed.notify_all()
 
     def _start(self) -> None:
-        if self._renewer is None or self._hangs():
-            self._asked_at = None
+        if self._renewer is None:
             self._renewer = self._thread(self._renew_loop, "renewer")
         if self._watchdog is None:
             self._watchdog = self._thread(self._watch_loop, "watchdog")
 
-    def _hangs(self) -> bool:
-        """The store has not answered the renewer for a whole lease: another one takes over."""
-        return self._asked_at is not None and time.monotonic() - self._asked_at > self._lease
+    def _replace_renewer(self) -> None:
+        """It may hang in a question that nobody asks any more: the other handles must not wait."""
+        self._renewer = self._asking = None
+        if self._due:
+            self._start()
 
     def _thread(self, loop: Callable[[], None], role: str) -> threading.Thread:
         thread = threading.Thread(target=loop, name=f"{self._name}-{role}", daemon=True)
@@ -107,7 +110,7 @@ class Keeper:
         with self._changed:
             while self._renewer is threading.current_thread():
                 now = time.monotonic()
-                self._asked_at = None
+                self._asking = None
                 quiet = (None, self._used_at + self._pause)
                 handle, due = min(self._due.items(), key=lambda item: item[1], default=quiet)
                 if due > now:
@@ -117,7 +120,7 @@ class Keeper:
                     self._renewer = None
                     return None
                 self._due[handle] = now + self._lease / _RETRIES_PER_LEASE
-                self._asked_at = now
+                self._asking = handle
                 return handle
             return None
 

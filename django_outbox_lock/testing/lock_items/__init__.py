@@ -1,0 +1,3 @@
+"""The items of ``LockContract``, by subject."""
+
+from __future__ import annotations
