@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # One process each; a service goes with the database that its tests use.
 RUNS = {
-    "sqlite": ("rabbitmq", "chromium"),
+    "sqlite": ("rabbitmq", "chromium", "spin"),
     "postgresql": ("pgbouncer",),
     "mariadb": (),
     "mysql": (),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 DATABASES = ("sqlite", "postgresql", "mariadb", "mysql", "mssql")
-SERVICES = ("rabbitmq", "pgbouncer", "chromium")
+SERVICES = ("rabbitmq", "pgbouncer", "chromium", "spin")
 
 # What nobody can be asked to have: a run on it ends with NOT_EXERCISED instead of a failure.
 OPTIONAL = {"mysql", "mssql"}

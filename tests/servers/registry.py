@@ -15,6 +15,7 @@ _CLASSES: Final = {
     "pgbouncer": "pgbouncer.PgBouncer",
     "rabbitmq": "rabbitmq.RabbitMQ",
     "chromium": "chromium.Chromium",
+    "spin": "spin.Spin",
 }
 NAMES: Final = tuple(_CLASSES)
 
