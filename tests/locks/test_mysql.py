@@ -16,10 +16,12 @@ from django_outbox_lock.backends.locks.mysql import MySQLLock
 from django_outbox_lock.exceptions import InvalidSettings, LockLost, LockUnavailable
 from django_outbox_lock.holder import LockState
 from django_outbox_lock.models import Lock
+from django_outbox_lock.testing.locks import LockContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from django_outbox_lock.backends.locks.handle import LockHandle
     from tests.conftest import ManageProcess, StartManage, WaitUntil
     from tests.servers import Server
     from tests.servers.mysqld import MysqldServer
@@ -109,22 +111,32 @@ def limited(server: MysqldServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 @pytest.fixture
+def lead_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[MysqldServer], None]]:
+    """Leads the alias "default" to another server for the rest of the test."""
+    settings = connections["default"].settings_dict
+    with monkeypatch.context() as patch:
+
+        def lead(server: MysqldServer) -> None:
+            connections["default"].close()
+            patch.setitem(settings, "PORT", server.port)
+            patch.setitem(settings, "NAME", "outbox")
+
+        yield lead
+        connections["default"].close()
+
+
+@pytest.fixture
 def own_server(
     server: MysqldServer,
     private_server: Callable[..., MysqldServer],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[MysqldServer]:
+    lead_to: Callable[[MysqldServer], None],
+) -> MysqldServer:
     """A server of the same kind, with the registry alone, which the test may pause and restart."""
     own = private_server(server.name)
-    settings = connections["default"].settings_dict
-    connections["default"].close()
-    with monkeypatch.context() as patch:
-        patch.setitem(settings, "PORT", own.port)
-        patch.setitem(settings, "NAME", "outbox")
-        with connections["default"].schema_editor() as editor:
-            editor.create_model(Lock)
-        yield own
-        connections["default"].close()
+    lead_to(own)
+    with connections["default"].schema_editor() as editor:
+        editor.create_model(Lock)
+    return own
 
 
 def connect(server: Server) -> Any:
@@ -387,18 +399,28 @@ class UserLockTests:
         backend.close()
         wait_until(lambda: sessions(server) <= before)
 
-    def test_a_cluster_that_writes_on_several_nodes_is_not_used_case_045(
+    def test_a_lock_that_the_session_has_no_more_is_lost(self, backend: MySQLLock) -> None:
+        """The proof asks for the lock itself: a session that answers is none."""
+        handle = backend.obtain("nightly")
+        assert handle
+        with backend._session.use(1) as connection, connection.cursor() as cursor:
+            assert backend.unlock(cursor, handle.store_key)
+            assert not backend.unlock(cursor, handle.store_key)
+        assert not backend.renew(handle)
+        assert handle.lost
+
+    def test_group_replication_with_several_primaries_is_not_used_case_045(
         self, make: Callable[..., MySQLLock]
     ) -> None:
-        """Galera's answer is pretended: a node of it cannot be had here."""
+        """The server's answer is pretended: a group of servers cannot be had here."""
 
-        class Node(MySQLLock):
+        class Member(MySQLLock):
             def _cluster(self, cursor: Any) -> str | None:
-                return super()._cluster(answering("wsrep_on"))
+                return super()._cluster(answering("group_replication_single_primary_mode"))
 
-        result = make(cls=Node).probe()
+        result = make(cls=Member).probe()
         assert not result.usable
-        assert "wsrep_on" in result.reason
+        assert "group_replication" in result.reason
 
     def test_a_thousand_refusals_leak_no_session(
         self, make: Callable[..., MySQLLock], server: MysqldServer
@@ -566,6 +588,19 @@ class TestMariaDB(UserLockTests):
     def let_locks_be_seen(self, server: MysqldServer) -> None:
         server.execute("INSTALL SONAME 'metadata_lock_info'")
 
+    def test_a_node_of_galera_is_not_used_case_045(
+        self,
+        private_server: Callable[..., MysqldServer],
+        lead_to: Callable[[MysqldServer], None],
+        make: Callable[..., MySQLLock],
+    ) -> None:
+        """Its user locks are its own. This one runs without a provider, hence without peers."""
+        node = private_server("mariadb", settings={"wsrep-on": "ON", "binlog-format": "ROW"})
+        lead_to(node)
+        result = make().probe()
+        assert not result.usable
+        assert "wsrep_on" in result.reason
+
 
 @pytest.mark.server("mysql")
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -574,3 +609,21 @@ class TestMySQL(UserLockTests):
 
     def let_locks_be_seen(self, server: MysqldServer) -> None:
         """Nothing to do: MySQL has its performance schema on."""
+
+
+class UserLockContract(LockContract):
+    backend_class = MySQLLock
+
+    def end_session(self, handle: LockHandle) -> None:
+        with connections[self.using].cursor() as cursor:
+            cursor.execute("KILL %s", [int(handle.session_id)])
+
+
+@pytest.mark.server("mariadb")
+class TestContractOnMariaDB(UserLockContract):
+    pass
+
+
+@pytest.mark.server("mysql")
+class TestContractOnMySQL(UserLockContract):
+    pass
