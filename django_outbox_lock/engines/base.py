@@ -7,7 +7,7 @@ import random
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from django.db import DatabaseError, InterfaceError, connections, reset_queries
+from django.db import DatabaseError, InterfaceError, connections
 from django.db.transaction import TransactionManagementError
 
 from django_outbox_lock import conf, dberrors, handlers
@@ -158,7 +158,7 @@ class Engine:
         return 0, delay
 
     def _cycle(self, *, linger: float) -> float:
-        reset_queries()  # with DEBUG every statement is kept, for ever
+        _forget_queries()
         if not self._look():
             return self._next()
         handle = self.backend.obtain(self.resource)
@@ -237,6 +237,13 @@ class Engine:
                 f"{self.resource} needs autocommit on {self.using!r}: its transactions would "
                 "never be committed."
             )
+
+
+def _forget_queries() -> None:
+    """With DEBUG every statement is kept, for ever; whoever counts them now may go on."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.force_debug_cursor:
+            connection.queries_log.clear()
 
 
 def positive(name: str, value: object) -> float:

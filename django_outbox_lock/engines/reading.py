@@ -20,10 +20,14 @@ logger = logging.getLogger("django_outbox_lock.engines")
 
 @dataclass(slots=True)
 class Page:
-    """``rows`` in the order of writing; ``bodies`` and ``errors`` by id, ``more`` may be due."""
+    """``rows`` in the order of writing; ``bodies`` and ``errors`` by id.
+
+    ``more`` may be due; ``cut``: not all that was read fitted in.
+    """
 
     rows: list[PageRow]
     more: bool
+    cut: bool = False
     bodies: dict[int, bytes] = field(default_factory=dict)
     errors: dict[int, str] = field(default_factory=dict)
 
@@ -44,7 +48,7 @@ def _bound(page: Page, messages: MessageQuerySet, options: SweeperOptions) -> No
     for row in page.rows:
         total += row.size
         if kept and total > options.batch_bytes:
-            page.more = True
+            page.more = page.cut = True
             break
         kept += 1
     page.rows = page.rows[:kept]

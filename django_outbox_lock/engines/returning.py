@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Topics and holds of one step; the rest waits for the next one.
 TOPICS_OF_A_STEP = 100
+# Parked messages that are looked at to find one for the probe.
+CANDIDATES = 100
 
 
 @dataclass(slots=True)
@@ -83,14 +85,15 @@ class Returns:
             step.messages.append(probe)
 
     def _probes(self, circuit: Circuit) -> Iterator[int]:
-        parked = self._messages.parked_behind(circuit.topic).with_earlier()
-        columns = parked.values_list("id", "topic", "earlier", "order_key")
         last = circuit.probe_id or 0
         last_key = self._messages.filter(id=last).values_list("order_key", flat=True).first()
-        for later in (columns.filter(id__gt=last), columns):
-            for id_, topic, earlier, order_key in later[: self._limit]:
-                another = order_key is None or order_key != last_key or later is columns
-                if topic == circuit.topic and earlier is None and another:
+        parked = self._messages.parked_behind(circuit.topic)
+        candidates = parked.values_list("id", "topic", "order_key")
+        for later in (candidates.filter(id__gt=last), candidates):
+            for id_, topic, order_key in later[:CANDIDATES]:
+                another = order_key is None or order_key != last_key or later is candidates
+                first = another and topic == circuit.topic
+                if first and self._messages.is_first_of_key(id_, order_key):
                     yield id_
 
     def _parked(self, circuit: Circuit) -> Iterator[int]:

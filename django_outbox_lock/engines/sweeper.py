@@ -18,6 +18,7 @@ from django_outbox_lock.engines.courier import Courier
 from django_outbox_lock.engines.delivery import Delivery, Limits
 from django_outbox_lock.engines.marking import Marker
 from django_outbox_lock.engines.options import MEGABYTE, SweeperOptions
+from django_outbox_lock.engines.paging import PageSize
 from django_outbox_lock.engines.reading import read_page
 from django_outbox_lock.engines.results import Bookkeeper, Record
 from django_outbox_lock.engines.returning import Returns
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
     from django_outbox_lock.backends.locks.handle import LockHandle
     from django_outbox_lock.conf import KeywordSettings, OutboxSettings
-    from django_outbox_lock.engines.reading import Page
+    from django_outbox_lock.engines.paging import PageSize
+from django_outbox_lock.engines.reading import Page
 
 logger = logging.getLogger("django_outbox_lock.engines")
 
@@ -126,7 +128,7 @@ class Sweeper(Engine):
         self._glance = Glance(0, False, False, False)
         self._returning = False
         self._unwritten: Record | None = None
-        self._careful = False
+        self._size = PageSize(batch_size)
 
     @classmethod
     def section(cls, settings: OutboxSettings) -> KeywordSettings:
@@ -164,8 +166,7 @@ class Sweeper(Engine):
         if self._returning:
             with self._marker.fenced(handle):
                 self._returning = self._returns.step(self._now())
-        limit = 1 if self._careful else self.options.batch_size
-        page = read_page(self.using, self.options, limit)
+        page = read_page(self.using, self.options, self._size.rows)
         if not page.rows:
             return self._returning
         record = self._deliver(handle, page)
@@ -190,6 +191,8 @@ class Sweeper(Engine):
         self._routing.close()
 
     def _deliver(self, handle: LockHandle, page: Page) -> Record:
+        if page.cut:
+            self._size.cut(len(page.rows))
         plan = Triage(self._routing, self._policies, self._circuits).sort(page)
         until = time.monotonic() + self.options.page_seconds
         limits = Limits(handle, lambda: self.stopping, until)
@@ -205,9 +208,10 @@ class Sweeper(Engine):
         except LockLost:
             raise
         except (DatabaseError, InterfaceError):
-            self._unwritten, self._careful = record.confirmed(), True
+            self._unwritten = record.confirmed()
+            self._size.failed()
             raise
-        self._careful = False
+        self._size.worked()
         self._circuits.written(record.circuits, record.now)
         self.totals.add(record)
         self._cycle_totals.add(record)

@@ -319,7 +319,7 @@ class Migration(migrations.Migration):
                         fields=["due_at", "id"], name="outbox_due", not_null="due_at"
                     ),
                     django_outbox_lock.indexes.NotNullIndex(
-                        fields=["order_key", "id"], name="outbox_order", not_null="due_at"
+                        fields=["order_key", "state", "id"], name="outbox_order", not_null="due_at"
                     ),
                     django_outbox_lock.indexes.NotEmptyIndex(
                         fields=["dead_reason", "id"], name="outbox_dead", not_empty="dead_reason"

@@ -59,6 +59,33 @@ class InNumbers(Expression):
         return f"{sql} {test}", (*params, *given)
 
 
+class BelowEach(Expression):
+    """True for the outstanding rows whose id is below the one that ``bounds`` has for their key."""
+
+    conditional = True
+    output_field = BooleanField()
+
+    def __init__(self, bounds: Mapping[int, int]) -> None:
+        super().__init__()
+        self.columns: list[Any] = [F("order_key"), F("state"), F("id")]
+        self.bounds = bounds
+
+    def get_source_expressions(self) -> list[Any]:
+        return self.columns
+
+    def set_source_expressions(self, exprs: Sequence[Any]) -> None:
+        self.columns = list(exprs)
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
+        # Literal ranges: each is a search of its own in the index over these columns.
+        key, state, id_ = (compiler.compile(column)[0] for column in self.columns)
+        ranges = (
+            f"({key} = {order_key:d} AND {state} = 10 AND {id_} < {bound:d})"
+            for order_key, bound in self.bounds.items()
+        )
+        return f"({' OR '.join(ranges)})", ()
+
+
 @dataclass(frozen=True, slots=True)
 class _Dialect:
     source: str
@@ -66,6 +93,8 @@ class _Dialect:
     types: Mapping[str, str]
     update: str
     upsert: str
+    target: str = "{column}"
+    correlated_ranges: bool = True
 
     def table(self, columns: Mapping[str, str]) -> str:
         listed = ", ".join(
@@ -103,6 +132,8 @@ _DIALECTS = {
             "INSERT INTO {table} ({columns}) SELECT {select} FROM {source} "
             "ON DUPLICATE KEY UPDATE {given}"
         ),
+        target="{table}.{column}",
+        correlated_ranges=False,
     ),
     "microsoft": _Dialect(
         source="OPENJSON(%s) WITH ({columns}) AS v",
@@ -116,6 +147,11 @@ _DIALECTS = {
         ),
     ),
 }
+
+
+def has_correlated_ranges(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a subquery can search an index by a bound that each row brings along."""
+    return dialect(connection).correlated_ranges
 
 
 def dialect(connection: BaseDatabaseWrapper) -> _Dialect:
@@ -143,7 +179,10 @@ def update_each(
     chosen, name = dialect(connection), connection.ops.quote_name(table)
     sql = chosen.update.format(
         table=name,
-        assign=", ".join(f"{column} = {value}" for column, value in assign.items()),
+        assign=", ".join(
+            f"{chosen.target.format(table=name, column=column)} = {value}"
+            for column, value in assign.items()
+        ),
         source=chosen.table(columns),
         join=f"{name}.id = v.id",
         where=where,

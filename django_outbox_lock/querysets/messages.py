@@ -11,7 +11,7 @@ from django.db.models import F
 
 from django_outbox_lock.clock import ServerTime
 from django_outbox_lock.querysets import page
-from django_outbox_lock.querysets.dialect import InNumbers, update_each
+from django_outbox_lock.querysets.dialect import InNumbers, has_correlated_ranges, update_each
 from django_outbox_lock.querysets.operators import OperatorVerbs
 from django_outbox_lock.querysets.parking import BEHIND_TOPIC, PARKED, behind_topic
 
@@ -26,7 +26,7 @@ ERRORS_OF_A_PAGE = 4_000_000
 
 _COLUMNS = {
     "id": "number",
-    "read": "number",
+    "attempts_read": "number",
     "state": "number",
     "attempts": "number",
     "due_at": "number",
@@ -40,13 +40,13 @@ _COLUMNS = {
 class Change:
     """What becomes of one message that was not sent.
 
-    ``read`` is the number of attempts that was read, ``attempts`` the new one. ``due_at`` is a
-    parked time, ``due_in`` microseconds from the server's now; neither: the message is settled.
-    ``error`` None leaves the last error as it is.
+    ``attempts_read`` is the number of attempts that was read, ``attempts`` the new one.
+    ``due_at`` is a parked time, ``due_in`` microseconds from the server's now; neither: the
+    message is settled. ``error`` None leaves the last error as it is.
     """
 
     id: int
-    read: int
+    attempts_read: int
     state: int
     attempts: int
     due_at: int | None = None
@@ -64,8 +64,11 @@ class MessageQuerySet(OperatorVerbs):
         ``damaged``: without the columns whose values may be impossible to read.
         """
         hold: Any = apps.get_model("django_outbox_lock", "Hold")
-        rows = page.select_page(self, hold.objects.using(self.db), inline_bytes)
-        return page.damaged(rows, limit) if damaged else page.whole(rows, limit)
+        selected = page.select_page(self, hold.objects.using(self.db), inline_bytes)
+        rows = page.damaged(selected, limit) if damaged else page.whole(selected, limit)
+        if has_correlated_ranges(connections[self.db]):
+            return rows
+        return page.with_earlier(rows, self.model.objects.using(self.db))
 
     def due_ids(self, limit: int) -> list[int]:
         """The ids of the rows of a page."""
@@ -107,7 +110,7 @@ class MessageQuerySet(OperatorVerbs):
                 "last_error": f"COALESCE(v.error, {t}.last_error)",
                 "dead_reason": "v.dead_reason",
             },
-            where=f"{t}.state = {OUTSTANDING} AND {t}.attempts = v.read",
+            where=f"{t}.state = {OUTSTANDING} AND {t}.attempts = v.attempts_read",
             rows=rows,
         )
 
@@ -124,9 +127,10 @@ class MessageQuerySet(OperatorVerbs):
             InNumbers("order_key", order_keys), due_at__gte=PARKED, due_at__lt=BEHIND_TOPIC
         ).order_by("order_key", "id")
 
-    def with_earlier(self) -> Self:
-        """Annotate ``earlier``: the id of the key's previous outstanding row."""
-        return self.annotate(earlier=page.earlier_of_key(self.model.objects.using(self.db)))
+    def is_first_of_key(self, message_id: int, order_key: int | None) -> bool:
+        """Whether no earlier message of the key is outstanding."""
+        earlier = self.filter(order_key=order_key, id__lt=message_id, state=OUTSTANDING)
+        return order_key is None or not earlier.filter(due_at__isnull=False).exists()
 
     def come_back(self, ids: Sequence[int]) -> int:
         """Make parked rows due now."""
