@@ -66,7 +66,12 @@ DEFAULT_DATABASE_URL = f"sqlite:///{DEV_DIR}/db.sqlite3"
 # What each vendor needs beyond its URL; options given in the URL's query win.
 VENDOR_OPTIONS: dict[str, dict[str, Any]] = {
     "django.db.backends.mysql": {"charset": "utf8mb4"},
-    "django.db.backends.sqlite3": {"transaction_mode": "IMMEDIATE", "timeout": 20},
+    # NORMAL: a crash of the machine, not of a process, may undo the last commits.
+    "django.db.backends.sqlite3": {
+        "transaction_mode": "IMMEDIATE",
+        "timeout": 20,
+        "init_command": "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL",
+    },
 }
 
 

@@ -63,7 +63,7 @@ def _main_job(
     print("Migrating two SQLite files: the shop's and the consumer's.")
     processes.run("migrate-shop", ["manage.py", "migrate", "-v0"], shop)
     processes.run("migrate-consumer", ["manage.py", "migrate", "-v0"], consumer)
-    serve = ["manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"]
+    serve = ["-m", "testproject.billing.serve", str(port)]
     wait_for_port(port, processes.start("consumer", serve, consumer))
     command = ["manage.py", "runsweeper", "--interval", str(INTERVAL), "--batch-size", str(PAGE)]
     sweepers = [
@@ -87,15 +87,27 @@ def _watch(
     give_up = time.monotonic() + DEADLINE
     while time.monotonic() < give_up:
         holder, done = seen.look(), observed.delivered()
-        print(f"\r{done:5} of {ORDERS} delivered, held by {holder and holder.pid}   ", end="")
+        _progress(done, holder)
         if seen.killed is None and holder is not None and 0.3 < done / ORDERS < 0.8:
             _kill(holder, sweepers, seen)
+        _fail_if_all_died(sweepers)
         if done >= ORDERS and seller.poll() is not None and _outstanding() == 0:
             break
         time.sleep(0.05)
     if seller.wait(DEADLINE):
         raise SystemExit(f"The shop failed:\n{tail('shop')}")
     return seen
+
+
+def _progress(done: int, holder: observed.Tenure | None) -> None:
+    """One line on a terminal, written over and over; elsewhere it would fill a log."""
+    if sys.stdout.isatty():
+        print(f"\r{done:5} of {ORDERS} delivered, held by {holder and holder.pid}   ", end="")
+
+
+def _fail_if_all_died(sweepers: list[subprocess.Popen[bytes]]) -> None:
+    if all(sweeper.poll() is not None for sweeper in sweepers):
+        raise SystemExit(f"Every sweeper has ended:\n{tail('sweeper-1')}")
 
 
 def _kill(

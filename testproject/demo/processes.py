@@ -58,7 +58,6 @@ def consumer_environment() -> dict[str, str]:
     return {
         "DJANGO_SETTINGS_MODULE": "testproject.settings",
         "DATABASE_URL": f"sqlite:///{FOLDER / 'billing.sqlite3'}",
-        "DEBUG": "1",
     }
 
 
