@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from django.db import IntegrityError, connections, transaction
 
-from django_outbox_lock import keys, process
+from django_outbox_lock import dberrors, keys, process
 from django_outbox_lock.clock import SECOND, ServerTime
 from django_outbox_lock.exceptions import LockLost
 from django_outbox_lock.models import Lock
@@ -168,9 +168,11 @@ def _insert(connection: BaseDatabaseWrapper, resource: str) -> bool:
     try:
         params = [keys.resource_id(resource), resource]
         _execute(connection, _statements(connection).insert, params)
-    except IntegrityError:
+    except IntegrityError as error:
         if savepoint is not None:
             connection.savepoint_rollback(savepoint)
+        if not dberrors.is_duplicate_key(error):
+            raise
         return False
     if savepoint is not None:
         connection.savepoint_commit(savepoint)
