@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import importlib
+import inspect
 import os
+import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from django_outbox_lock import conf
+from django_outbox_lock.backends import archives, locks, publishers
+from django_outbox_lock.backends.archives.base import BaseArchive
+from django_outbox_lock.backends.locks.base import BaseLockBackend
+from django_outbox_lock.backends.publishers.base import BasePublisher
+from django_outbox_lock.engines.archiver import Archiver
+from django_outbox_lock.engines.routing import Policy
+from django_outbox_lock.engines.sweeper import Sweeper
+from django_outbox_lock.handlers import option_names
+from django_outbox_lock.outbox import PublishOptions
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -76,3 +91,136 @@ def test_the_example_keeps_its_contract(tmp_path: Path, example: str) -> None:
 def test_the_example_of_a_lock_keeps_its_contract(tmp_path: Path, server: servers.Server) -> None:
     """On a database that lets others write while the caller's transaction is open."""
     keeps_its_contract(tmp_path, "folderlock", f"{server.url}_folderlock")
+
+
+# The quick start and the README, in a throwaway project
+
+
+class Project:
+    """A fresh project into which the blocks of a page are pasted."""
+
+    def __init__(self, folder: Path, page: Path) -> None:
+        self.folder = folder
+        self.django("startproject", "mysite", ".")
+        self.django("startapp", "shop")
+        for name, text in files(page).items():
+            self.paste(name, text)
+
+    def paste(self, name: str, text: str) -> None:
+        """Add to the settings; any other file is the page's alone."""
+        with (self.folder / name).open("a" if name.endswith("settings.py") else "w") as file:
+            file.write(text)
+
+    def django(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "django", *arguments]
+        path = os.pathsep.join([str(self.folder), str(ROOT)])
+        settings = (
+            {}
+            if arguments[0].startswith("start")
+            else {"DJANGO_SETTINGS_MODULE": "mysite.settings"}
+        )
+        return run(command, self.folder, PYTHONPATH=path, **settings)
+
+    def type(self, line: str) -> str:
+        """A line of a shell block that starts manage.py."""
+        return self.django(*shlex.split(line)[2:])
+
+
+def lines(page: Path) -> list[str]:
+    """What the shell blocks of a page say about manage.py, in order."""
+    return [
+        line
+        for block in blocks(page, "sh")
+        for line in block.splitlines()
+        if line.startswith("python manage.py") and " startapp " not in line
+    ]
+
+
+def test_the_quick_start_can_be_pasted(tmp_path: Path) -> None:
+    page = DOCS / "quickstart.md"
+    project = Project(tmp_path, page)
+    said = [project.type(line) for line in lines(page)]
+    *_, printed, tested = said
+    assert printed.endswith("A-1\n")
+    assert "Found 1 test" in tested
+
+
+def test_the_readme_can_be_pasted(tmp_path: Path) -> None:
+    page = ROOT / "README.md"
+    project = Project(tmp_path, page)
+    project.paste(
+        "mysite/settings.py", 'EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"'
+    )
+    makemigrations, migrate, runsweeper = lines(page)
+    project.type(makemigrations)
+    project.type(migrate)
+    place = "from shop.models import place_order; place_order('A-1', 'jo@example.com')"
+    project.django("shell", "-c", place)
+    mail = project.type(f"{runsweeper} --once")
+    assert "Subject: Order A-1" in mail
+    assert "To: jo@example.com" in mail
+
+
+# What there is, is documented
+
+
+def rooms() -> list[tuple[type, int]]:
+    """Every backend, with the number of arguments that the settings do not give it."""
+    for package in (locks, publishers, archives):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    bases = {BaseLockBackend: 1, BasePublisher: 0, BaseArchive: 1}
+    return [
+        (cls, given)
+        for base, given in bases.items()
+        for cls in subclasses(base)
+        if cls.__module__.startswith("django_outbox_lock.backends") and not cls.__subclasses__()
+    ]
+
+
+def subclasses(cls: type) -> set[type]:
+    return {cls}.union(*map(subclasses, cls.__subclasses__()))
+
+
+def test_every_option_stands_on_a_page_that_names_its_class() -> None:
+    pages = [page.read_text(encoding="utf-8") for page in DOCS.glob("*.md")]
+    missing = {
+        f"{cls.__name__}: {option}"
+        for cls, given in rooms()
+        for option in option_names(cls, given)
+        if not any(f"`{option}`" in text and cls.__name__ in text for text in pages)
+    }
+    assert missing == set()
+
+
+def test_every_section_is_documented() -> None:
+    text = (DOCS / "settings.md").read_text(encoding="utf-8")
+    assert {section for section in conf._SECTIONS if f"`{section}`" not in text} == set()
+
+
+@pytest.mark.parametrize(
+    ("cls", "heading"),
+    [
+        (Sweeper, "`SWEEPER`"),
+        (Archiver, "`ARCHIVER`"),
+        (PublishOptions, "`PUBLISH`"),
+        (Policy, "`TOPICS`"),
+        (BaseLockBackend, "`LOCK`"),
+    ],
+)
+def test_the_settings_page_has_each_option_with_its_default(cls: type, heading: str) -> None:
+    page = (DOCS / "settings.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    table = section.partition("\n| option | default | meaning |\n")[2].partition("\n\n")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", table, re.MULTILINE))
+    owner = next(c for c in cls.__mro__ if "__init__" in vars(c))
+    parameters = inspect.signature(vars(owner)["__init__"]).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert told == {name: written(value) for name, value in defaults.items()}
+
+
+def written(value: object) -> str:
+    """A default as the page has it."""
+    if isinstance(value, dt.timedelta):
+        return f"timedelta(days={value.days})"
+    return '""' if value == "" else repr(value)
