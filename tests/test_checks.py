@@ -36,6 +36,7 @@ IN_MEMORY = locking.IN_MEMORY
 PUBLISHERS = "django_outbox_lock.backends.publishers"
 CALLABLE = f"{PUBLISHERS}.callables.CallablePublisher"
 RABBIT = f"{PUBLISHERS}.rabbitmq.RabbitMQPublisher"
+SESSION_LOCKS = ("postgresql", "mariadb", "mysql", "mssql")
 
 
 def said(messages: list[CheckMessage]) -> list[str]:
@@ -346,10 +347,12 @@ def test_nothing_is_said_before_the_tables_are_made(tmp_path: Path, run_manage: 
     run_manage("check", "--database", "default", "--fail-level", "WARNING", env=fresh)
 
 
-@pytest.mark.server("postgresql")
+@pytest.mark.parametrize(
+    "vendor", [pytest.param(n, marks=pytest.mark.server(n)) for n in SESSION_LOCKS]
+)
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
-def test_a_session_that_leads_elsewhere_on_postgresql() -> None:
-    """Both databases are on one server: host and port would not tell."""
+def test_another_database_of_the_server_is_found_out(vendor: str) -> None:
+    """Host and port would not tell."""
     with override_outbox(LOCK={"OPTIONS": {"session_using": "other"}}):
         assert said(checks.check_lock_store(databases=["default"])) == ["E013"]
 
