@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from django.test import SimpleTestCase
+from django.test import SimpleTestCase, TestCase
 
-from django_outbox_lock import conf, locks
+from django_outbox_lock import conf, lock, locks, single_instance
 from django_outbox_lock.exceptions import InvalidAlias, InvalidSettings
 from django_outbox_lock.testing import override_outbox
 
@@ -95,3 +95,18 @@ def test_another_section_leaves_the_locks_alone() -> None:
         with override_outbox(SWEEPER={}):
             assert locks["default"] is before
         assert locks["default"] is before
+
+
+@single_instance("nightly-report")
+def nightly_report() -> str:
+    return "done"
+
+
+@override_outbox(LOCK={"BACKEND": IN_MEMORY})
+class TheNightlyReport(TestCase):
+    """A recipe of the documentation."""
+
+    def test_it_is_passed_over_while_another_one_runs(self) -> None:
+        with lock("nightly-report"):
+            assert nightly_report() is None
+        assert nightly_report() == "done"
