@@ -1,0 +1,88 @@
+"""A management command in a process of its own, for as long as a lock is held."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from django_outbox_lock.backends.locks.handle import LockHandle
+
+PASSED_ON = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+
+
+def program() -> list[str]:
+    """The way in which this process was started, up to the name of its command."""
+    started = Path(sys.argv[0])
+    if started.name == "__main__.py":
+        return [sys.executable, "-m", started.parent.name]
+    return [sys.executable, str(started)]
+
+
+class Child:
+    """Runs ``argv`` to its end; ``handle`` is the lock that must be held meanwhile.
+
+    Signals that this process gets are passed on. When the lock is lost, the command is told to end
+    (SIGTERM) and, ``grace`` seconds later, its whole process group is killed.
+    """
+
+    def __init__(self, argv: Sequence[str], handle: LockHandle, *, grace: float) -> None:
+        self._argv = argv
+        self._handle = handle
+        self._grace = grace
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    def run(self) -> int:
+        """Return the exit code; 128 + n if signal n ended the command."""
+        with self._passing_signals_on():
+            # A group of its own: Ctrl-C must reach it once, and its own children die with it.
+            process = self._process = subprocess.Popen(self._argv, process_group=0)
+            for number in self._early:
+                process.send_signal(number)
+            threading.Thread(target=self._end_on_loss, args=(process,), daemon=True).start()
+            code = process.wait()
+        return code if code >= 0 else 128 - code
+
+    @contextlib.contextmanager
+    def _passing_signals_on(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _pass_on(self, number: int, _: object) -> None:
+        if self._process is None:
+            self._early.append(number)
+        else:
+            self._process.send_signal(number)
+
+    def _end_on_loss(self, process: subprocess.Popen[bytes]) -> None:
+        if not self._handle.wait_lost():
+            return
+        process.terminate()
+        try:
+            process.wait(self._grace)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,85 @@
+"""``manage.py runlocked NAME -- COMMAND …``: a management command as a single instance."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+
+from django_outbox_lock.conf import DEFAULT_ALIAS
+from django_outbox_lock.exceptions import LockLost, LockNotObtained
+from django_outbox_lock.locking import lock, locks
+from django_outbox_lock.management.commands._child import Child, program
+from django_outbox_lock.management.commands._engine import plain_errors, refuse_missing_migrations
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+# The exit code for "try again later" (EX_TEMPFAIL), which a command hardly uses itself.
+LOST = 75
+
+
+class Command(BaseCommand):
+    """Runs the command as a child process, which can be ended when the lock is lost."""
+
+    help = (
+        "Runs a management command while holding the lock NAME, so that it runs in one process at "
+        "a time. If somebody else holds it, says so in one line and exits. When the lock is lost, "
+        f"ends the command and exits {LOST}. Example: manage.py runlocked nightly -- clearsessions"
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("name", metavar="NAME", help="Name of the lock.")
+        parser.add_argument(
+            "command", metavar="COMMAND", nargs="+", help="The command and its arguments, after --."
+        )
+        parser.add_argument(
+            "--database",
+            default=DEFAULT_ALIAS,
+            choices=tuple(connections),
+            help="Alias of the database whose lock it is. Default: %(default)s.",
+        )
+        parser.add_argument(
+            "--timeout", type=float, default=0.0, help="Seconds to wait for the lock. Default: 0."
+        )
+        parser.add_argument(
+            "--grace",
+            type=float,
+            default=10.0,
+            help="Seconds between SIGTERM and SIGKILL when the lock is lost. Default: %(default)s.",
+        )
+        parser.add_argument(
+            "--busy-exit-code",
+            type=int,
+            default=0,
+            help="Exit code when somebody else holds the lock. Default: 0.",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        with plain_errors(options["database"]):
+            refuse_missing_migrations(options["database"])
+            code = self._locked(options)
+        if code:
+            sys.exit(code)
+
+    def _locked(self, options: dict[str, Any]) -> int:
+        name, alias = options["name"], options["database"]
+        if not locks[alias].across_processes:
+            raise CommandError("The in-memory lock in force shuts out no other process.")
+        try:
+            with lock(name, timeout=options["timeout"], using=alias) as handle:
+                connections.close_all()  # the command may take hours
+                return Child(self._argv(options), handle, grace=options["grace"]).run()
+        except LockNotObtained as busy:
+            self.stdout.write(f"Not run: {busy}")
+            return int(options["busy_exit_code"])
+        except LockLost as lost:
+            message = f"{lost} What {options['command'][0]} has not committed is gone."
+            raise CommandError(message, returncode=LOST) from lost
+
+    def _argv(self, options: dict[str, Any]) -> list[str]:
+        path = ["--pythonpath", options["pythonpath"]] if options["pythonpath"] else []
+        command, *arguments = options["command"]
+        return [*program(), command, *path, *arguments]

@@ -1,0 +1,175 @@
+"""``manage.py runlocked``: the command is a process, and so are these tests' holders."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from django_outbox_lock import locks
+from django_outbox_lock.backends.locks.lease import LeaseTableLock
+from django_outbox_lock.backends.locks.memory import MemoryLock
+from django_outbox_lock.management.commands import _child
+from django_outbox_lock.models import Lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import ManageProcess, RunManage, StartManage, WaitUntil
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=["django_outbox_lock"])
+
+LEASE = {"BACKEND": "django_outbox_lock.backends.locks.lease.LeaseTableLock"}
+# What the database has no part in runs once.
+once = pytest.mark.server("sqlite")
+ENV = {
+    "OUTBOX_LOCK": json.dumps({"default": {"LOCK": {**LEASE, "OPTIONS": {"lease": 1}}}}),
+    "PYTHONUNBUFFERED": "1",
+}
+WAIT = "import time; print('begun'); time.sleep(60)"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAIT}"
+TELLS = (
+    "import signal, sys; signal.signal({number}, lambda *_: (print('told'), sys.exit(7))); " + WAIT
+)
+
+
+@pytest.fixture
+def somebody() -> Iterator[LeaseTableLock]:
+    """Another holder."""
+    backend = LeaseTableLock("default", lease=30)
+    yield backend
+    backend.close()
+
+
+def start(start_manage: StartManage, code: str, *options: str) -> ManageProcess:
+    return start_manage("runlocked", "nightly", *options, "--", "shell", "-c", code, env=ENV)
+
+
+def begun(process: ManageProcess, wait_until: WaitUntil) -> None:
+    wait_until(lambda: "begun" in process.output, timeout=30, what="begun")
+
+
+@pytest.mark.parametrize("env", [ENV, {}], ids=["lease table", "the database's own"])
+def test_it_runs_the_command_and_releases(run_manage: RunManage, env: dict[str, str]) -> None:
+    code = (
+        "from django_outbox_lock.models import Lock; "
+        "print('owned', Lock.objects.exclude(owner=None).count())"
+    )
+    done = run_manage("runlocked", "nightly", "--", "shell", "-c", code, env=env)
+    assert "owned 1" in done.stdout
+    assert Lock.objects.get().owner is None
+
+
+@once
+def test_the_exit_code_is_the_commands(run_manage: RunManage) -> None:
+    run = ("runlocked", "nightly", "--", "shell", "-c", "raise SystemExit(3)")
+    assert run_manage(*run, env=ENV, check=False).returncode == 3
+
+
+@once
+def test_busy_is_one_line_and_no_failure(run_manage: RunManage, somebody: LeaseTableLock) -> None:
+    assert somebody.obtain("nightly")
+    run = ("runlocked", "nightly", "--", "shell", "-c", "print('ran')")
+    done = run_manage(*run, env=ENV)
+    assert done.stdout.startswith("Not run: nightly is held by")
+    assert done.stdout.count("\n") == 1
+    busy = run_manage("runlocked", "--busy-exit-code", "9", *run[1:], env=ENV, check=False)
+    assert busy.returncode == 9
+    waited = run_manage("runlocked", "--timeout", "0.3", *run[1:], env=ENV)
+    assert "for the 0.3 s that were waited" in waited.stdout
+
+
+def test_the_loss_ends_the_command(
+    start_manage: StartManage, wait_until: WaitUntil, somebody: LeaseTableLock
+) -> None:
+    """K27: SIGTERM, and the exit code says that it was not the command's own end."""
+    process = start(start_manage, TELLS.format(number="signal.SIGTERM"))
+    begun(process, wait_until)
+    assert somebody.force_release("nightly", 1, by="test")
+    assert process.wait(20) == 75
+    assert "told" in process.output
+    assert "nightly: the lock with token 1 is lost" in process.output
+    assert somebody.obtain("nightly")
+
+
+@once
+def test_the_loss_kills_a_command_that_does_not_end(
+    start_manage: StartManage, wait_until: WaitUntil, somebody: LeaseTableLock
+) -> None:
+    process = start(start_manage, STUBBORN, "--grace", "0.2")
+    begun(process, wait_until)
+    assert somebody.force_release("nightly", 1, by="test")
+    assert process.wait(20) == 75
+
+
+@once
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_are_passed_on(
+    start_manage: StartManage, wait_until: WaitUntil, number: signal.Signals
+) -> None:
+    """The command decides what it makes of them, and the lock is released after it."""
+    process = start(start_manage, TELLS.format(number=f"signal.{number.name}"))
+    begun(process, wait_until)
+    process.send_signal(number)
+    assert process.wait(20) == 7
+    assert process.output.count("told") == 1
+    assert Lock.objects.get().owner is None
+
+
+@once
+def test_a_command_that_is_killed(start_manage: StartManage, wait_until: WaitUntil) -> None:
+    """As in a shell: 128 and the number of the signal."""
+    kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert start(start_manage, kill).wait(30) == 128 + signal.SIGKILL
+
+
+@once
+def test_an_early_signal_is_passed_on_later() -> None:
+    """One that comes while the command is being started is not lost."""
+    with pytest.MonkeyPatch.context() as patch:
+        backend = LeaseTableLock("default", lease=30)
+        handle = backend.obtain("nightly")
+        assert handle is not None
+        child = _child.Child([sys.executable, "-c", "import time; time.sleep(60)"], handle, grace=1)
+        patch.setattr(child, "_early", [signal.SIGTERM])
+        assert child.run() == 128 + signal.SIGTERM
+        backend.close()
+
+
+@once
+@pytest.mark.parametrize(
+    ("started", "expected"),
+    [
+        ("manage.py", ["manage.py"]),
+        ("/venv/bin/django-admin", ["/venv/bin/django-admin"]),
+        ("/venv/lib/site-packages/django/__main__.py", ["-m", "django"]),
+    ],
+)
+def test_the_program_is_started_as_this_one_was(
+    monkeypatch: pytest.MonkeyPatch, started: str, expected: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [started, "runlocked"])
+    assert _child.program() == [sys.executable, *expected]
+
+
+@once
+def test_the_in_memory_lock_is_refused() -> None:
+    dotted = f"{MemoryLock.__module__}.{MemoryLock.__qualname__}"
+    with (
+        override_settings(OUTBOX_LOCK={"default": {"LOCK": {"BACKEND": dotted}}}),
+        pytest.raises(CommandError, match="no other process"),
+    ):
+        call_command("runlocked", "nightly", "check")
+    locks.close()
+
+
+@once
+def test_without_a_command(run_manage: RunManage) -> None:
+    done = run_manage("runlocked", "nightly", check=False)
+    assert done.returncode != 0
+    assert "COMMAND" in done.stderr
