@@ -50,10 +50,15 @@ class Circuits:
         return circuit is None or not circuit.parks
 
     def note(self, item: Item, outcome: Outcome) -> None:
-        """Learn from what became of a message."""
+        """Learn from what became of a message.
+
+        One that fails again and again says nothing new about its topic: only the first attempt of
+        each counts, and every probe.
+        """
         topic = item.row.topic
         if isinstance(outcome, Retry):
-            self.breaker.failed(self.known(topic), outcome.reason)
+            if item.row.attempts == 0 or not self.closed(topic):
+                self.breaker.failed(self.known(topic), outcome.reason)
         elif circuit := self._circuits.get(topic):
             self.breaker.succeeded(circuit)
 

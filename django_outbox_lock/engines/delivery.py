@@ -112,11 +112,7 @@ class Delivery:
 
     def _one_by_one(self, part: Part, items: Sequence[Item]) -> bool:
         """After an error that blames nobody: what fails alone is to blame."""
-        by_item = {item: chain for chain in part.all() for item in chain.items}
-        for item in items:
-            if by_item[item].upcoming() is item and not self._send(part, [item]):
-                return False
-        return True
+        return all(item.chain.blocked or self._send(part, [item]) for item in items)
 
     def _call(self, part: Part, items: Sequence[Item]) -> Call:
         publisher = self._routing[part.name]
@@ -128,8 +124,10 @@ class Delivery:
 
     def _decide(self, item: Item, outcome: object) -> bool:
         """Note an outcome; the part goes on."""
+        behind = item.chain.blocked
         item.outcome = _checked(outcome)
-        self._circuits.note(item, item.outcome)
+        if not behind:  # else it was not its turn, and says nothing about the topic
+            self._circuits.note(item, item.outcome)
         return True
 
     def _timed_out(self, part: Part, item: Item) -> None:

@@ -28,6 +28,7 @@ class Item:
     """A message of the page and what became of it; no outcome: it was not tried."""
 
     row: PageRow
+    chain: Chain
     envelope: Envelope | None = None
     outcome: Outcome | None = None
     dead_reason: str = ""
@@ -50,6 +51,11 @@ class Chain:
         if isinstance(outcome, Rejected):
             return isinstance(outcome, Expired) or not self.holds
         return isinstance(outcome, Sent)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether one of them has failed and holds back the rest."""
+        return any(item.outcome is not None and not self.passed(item) for item in self.items)
 
     def upcoming(self) -> Item | None:
         """The next one to be sent; None when all is decided or one of them blocks the rest."""

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from django_outbox_lock.backends.locks.handle import LockHandle
     from django_outbox_lock.conf import KeywordSettings, OutboxSettings
-    from django_outbox_lock.engines.paging import PageSize
-from django_outbox_lock.engines.reading import Page
+    from django_outbox_lock.engines.reading import Page
 
 logger = logging.getLogger("django_outbox_lock.engines")
 

@@ -53,7 +53,8 @@ class Triage:
         elif row.earlier is not None and row.earlier not in self._accepted:
             self._hold(row, row.earlier)
         else:
-            self._accept(row, name, _item(row, page))
+            chain = self._accept(row, name)
+            chain.items.append(_item(row, chain, page))
 
     def _place_without_route(self, row: PageRow) -> None:
         if self._circuits.wait_for_route(row.topic, row.id, row.now):
@@ -61,7 +62,8 @@ class Triage:
         elif row.earlier is not None and row.earlier not in self._accepted:
             self._hold(row, row.earlier)
         else:
-            self._accept(row, None, Item(row, None, Rejected(NO_ROUTE), "without a route"))
+            chain = self._accept(row, None)
+            chain.items.append(Item(row, chain, None, Rejected(NO_ROUTE), "without a route"))
 
     def _may_probe(self, row: PageRow) -> bool:
         circuit = self._circuits.known(row.topic)
@@ -80,13 +82,14 @@ class Triage:
         assert row.order_key is not None
         self._plan.parked.append((row, behind_key(row.order_key)))
 
-    def _accept(self, row: PageRow, name: str | None, item: Item) -> None:
+    def _accept(self, row: PageRow, name: str | None) -> Chain:
+        """The chain that the row belongs to."""
         chain = self._accepted.get(row.earlier) if row.earlier is not None else None
         if chain is None:
             chain = Chain(row.topic, self._policies.holds(row.topic))
             self._enlist(chain, row, name)
-        chain.items.append(item)
         self._accepted[row.id] = chain
+        return chain
 
     def _enlist(self, chain: Chain, row: PageRow, name: str | None) -> None:
         if name is None:
@@ -99,19 +102,19 @@ class Triage:
             self._plan.part(name).probes.append(chain)
 
 
-def _item(row: PageRow, page: Page) -> Item:
+def _item(row: PageRow, chain: Chain, page: Page) -> Item:
     if row.id in page.errors:
-        return _unreadable(row, page.errors[row.id])
+        return _unreadable(row, chain, page.errors[row.id])
     if row.expires_at is not None and row.expires_at <= row.now:
-        return Item(row, None, Expired("The message expired before it was sent."), "expired")
+        return Item(row, chain, None, Expired("The message expired before it was sent."), "expired")
     try:
-        return Item(row, envelope(row, page.bodies.get(row.id)))
+        return Item(row, chain, envelope(row, page.bodies.get(row.id)))
     except (ValueError, TypeError) as error:
-        return _unreadable(row, describe(error))
+        return _unreadable(row, chain, describe(error))
 
 
-def _unreadable(row: PageRow, error: str) -> Item:
-    return Item(row, None, Rejected(f"The row cannot be read: {error}"), "unreadable")
+def _unreadable(row: PageRow, chain: Chain, error: str) -> Item:
+    return Item(row, chain, None, Rejected(f"The row cannot be read: {error}"), "unreadable")
 
 
 def envelope(row: PageRow, body: bytes | None) -> Envelope:

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from django_outbox_lock.backends.publishers.base import BasePublisher
-from django_outbox_lock.outcomes import Outcome, Sent
+from django_outbox_lock.outcomes import Outcome, Retry, Sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,8 +41,15 @@ class Scripted(BasePublisher):
 
     def publish_batch(self, envelopes: Sequence[Envelope]) -> Iterator[Outcome]:
         self._calls.append([envelope.json() for envelope in envelopes])
+        stuck: set[str | None] = set()
         for envelope in envelopes:
-            yield (self._behave(envelope) if self._behave else None) or Sent()
+            if envelope.key in stuck:
+                yield Retry("An earlier message of the key was not accepted.")
+                continue
+            outcome = (self._behave(envelope) if self._behave else None) or Sent()
+            if self.preserves_order and envelope.key and not isinstance(outcome, Sent):
+                stuck.add(envelope.key)
+            yield outcome
 
     def handles(self, topic: str) -> bool:
         return self._knows is None or self._knows(topic)
