@@ -118,16 +118,16 @@ class Breaker:
         circuit.openings -= 1
         self.trip(circuit, error)
 
-    def probe(self, circuit: Circuit, message_id: int | None) -> None:
+    def probe(self, circuit: Circuit, message_id: int | None, *, again: bool = True) -> None:
         """Let one message try: this one or, for None, the first that is met.
 
         Should nothing become of it (it was removed, the process ended), another is chosen after
-        the cooldown.
+        the cooldown, unless there is none (``again`` is false).
         """
         circuit.breaker = HALF_OPEN
         circuit.probe_id = message_id
         circuit.open_until = None
-        circuit.open_in = None if message_id is None else self._microseconds(circuit)
+        circuit.open_in = self._microseconds(circuit) if again else None
         circuit.changed = True
 
     def _microseconds(self, circuit: Circuit) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from django.db.models import Max
+
 from django_outbox_lock.breaker import CLOSED, HALF_OPEN, RETURNING, Breaker, Circuit
 from django_outbox_lock.clock import SECOND
-from django_outbox_lock.models import TopicState
+from django_outbox_lock.models import OutboxMessage, TopicState
 from django_outbox_lock.outcomes import Retry
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class Circuits:
         self._using = using
         self._unroutable_after = int(unroutable_after * SECOND)
         self._circuits: dict[str, Circuit] = {}
+        self._newest: int | None = None
 
     def load(self) -> None:
         """Read the topics that are not simply closed."""
@@ -80,7 +83,7 @@ class Circuits:
         """Note that a message has no route; False once it has waited for one long enough.
 
         The messages of a topic wait in generations, so that each waits its time: the clock starts
-        with the first of them, and those that came later wait for the next turn.
+        with the first that is met, and what is written later waits for the next turn.
         """
         circuit = self.known(topic)
         if circuit.unroutable_since is not None:
@@ -90,10 +93,16 @@ class Circuits:
                 return False
             circuit.unroutable_since = None
         circuit.unroutable_in = 0
-        circuit.probe_id = message_id
+        circuit.probe_id = self._newest_message()
         circuit.last_error = NO_ROUTE
         circuit.changed = True
         return True
+
+    def _newest_message(self) -> int:
+        if self._newest is None:
+            rows = OutboxMessage.objects.using(self._using)
+            self._newest = rows.aggregate(newest=Max("id"))["newest"] or 0
+        return self._newest
 
     def wants_attention(self, circuit: Circuit, routing: Routing, now: int) -> bool:
         """Whether parked rows are to come back, or a probe is to be chosen, at the time ``now``."""
@@ -133,3 +142,4 @@ class Circuits:
                 circuit.unroutable_since = now + circuit.unroutable_in
             circuit.open_in = circuit.unroutable_in = None
             circuit.changed = False
+        self._newest = None

@@ -78,23 +78,42 @@ class Returns:
             self._circuits.all_returned(circuit)
 
     def _choose_probe(self, circuit: Circuit, step: _Step) -> None:
-        """Another message than the last time, if there is one, and the first of its key."""
-        probe = next(self._probes(circuit), None)
-        self._circuits.breaker.probe(circuit, probe)
-        if probe is not None:
-            step.messages.append(probe)
+        """Another message than the last time, if there is one, and the first of its key.
 
-    def _probes(self, circuit: Circuit) -> Iterator[int]:
+        Those whose key is on hold come back to be parked behind it, out of the way.
+        """
+        held: list[int] = []
+        parked = False
+        for id_, order_key in self._candidates(circuit):
+            parked = True
+            if self._is_held(id_, order_key):
+                held.append(id_)
+            elif self._messages.is_first_of_key(id_, order_key):
+                self._circuits.breaker.probe(circuit, id_)
+                step.messages.append(id_)
+                return
+        step.messages += held
+        step.more = step.more or bool(held)
+        if not held:
+            self._circuits.breaker.probe(circuit, None, again=parked)
+
+    def _candidates(self, circuit: Circuit) -> Iterator[tuple[int, int | None]]:
+        """Parked messages: after the last probe and of another key first, then from the start."""
         last = circuit.probe_id or 0
         last_key = self._messages.filter(id=last).values_list("order_key", flat=True).first()
         parked = self._messages.parked_behind(circuit.topic)
-        candidates = parked.values_list("id", "topic", "order_key")
-        for later in (candidates.filter(id__gt=last), candidates):
-            for id_, topic, order_key in later[:CANDIDATES]:
-                another = order_key is None or order_key != last_key or later is candidates
-                first = another and topic == circuit.topic
-                if first and self._messages.is_first_of_key(id_, order_key):
-                    yield id_
+        rows = parked.values_list("id", "topic", "order_key")
+        for id_, topic, order_key in rows.filter(id__gt=last)[:CANDIDATES]:
+            if topic == circuit.topic and (order_key is None or order_key != last_key):
+                yield id_, order_key
+        for id_, topic, order_key in rows[:CANDIDATES]:
+            if topic == circuit.topic:
+                yield id_, order_key
+
+    def _is_held(self, message_id: int, order_key: int | None) -> bool:
+        if order_key is None:
+            return False
+        return self._holds.filter(order_key=order_key, head_id__lt=message_id).exists()
 
     def _parked(self, circuit: Circuit) -> Iterator[int]:
         rows = self._messages.parked_behind(circuit.topic).values_list("id", "topic")
@@ -127,5 +146,5 @@ class Returns:
         if step.moved:
             self._holds.move(*step.moved)
         if step.messages:
-            self._messages.come_back(sorted(step.messages))
+            self._messages.come_back(sorted(set(step.messages)))
         self._circuits.written(circuits, now)
