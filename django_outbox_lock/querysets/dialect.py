@@ -12,76 +12,74 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import NotSupportedError
-from django.db.models import BooleanField, Expression, F
+from django.db.models import F, Lookup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    BooleanLookup = Lookup[bool]
+else:
+    BooleanLookup = Lookup
+
 _SAME_DIALECT = {"cockroachdb": "postgresql", "yugabyte": "postgresql", "tidb": "mysql"}
 
 
-class InNumbers(Expression):
-    """True for the rows whose ``column`` is one of ``numbers``."""
+class InNumbers(BooleanLookup):
+    """True for the rows whose ``column`` is one of ``numbers``.
 
-    conditional = True
-    output_field = BooleanField()
+    A lookup, because of any other condition Django makes ``(…) = 1`` on MySQL and MariaDB, which
+    no index serves: 4 s for each page of a table of 2 million rows.
+    """
+
+    lookup_name = "in_numbers"
+    prepare_rhs = False
 
     def __init__(self, column: str, numbers: Sequence[int]) -> None:
-        super().__init__()
-        self.column: Any = F(column)
-        self.numbers = numbers
-
-    def get_source_expressions(self) -> list[Any]:
-        return [self.column]
-
-    def set_source_expressions(self, exprs: Sequence[Any]) -> None:
-        (self.column,) = exprs
+        super().__init__(F(column), list(numbers))
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
-        if not self.numbers:
+        if not self.rhs:
             raise EmptyResultSet  # an empty list is a syntax error on MySQL
         # Literals: a driver's parameters are bounded, and these are numbers of our own.
-        return self._condition(compiler, f"IN ({', '.join(map(str, map(int, self.numbers)))})")
+        return self._condition(compiler, f"IN ({', '.join(map(str, map(int, self.rhs)))})")
 
     def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
-        return self._condition(compiler, "= ANY(%s::bigint[])", list(self.numbers))
+        return self._condition(compiler, "= ANY(%s::bigint[])", list(self.rhs))
 
     def as_microsoft(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
-        numbers = json.dumps(list(self.numbers))
+        numbers = json.dumps(list(self.rhs))
         return self._condition(
             compiler, "IN (SELECT n FROM OPENJSON(%s) WITH (n bigint '$'))", numbers
         )
 
     def _condition(self, compiler: Any, test: str, *given: Any) -> tuple[str, tuple[Any, ...]]:
-        sql, params = compiler.compile(self.column)
+        sql, params = compiler.compile(self.lhs)
         return f"{sql} {test}", (*params, *given)
 
 
-class BelowEach(Expression):
+class BelowEach(BooleanLookup):
     """True for the outstanding rows whose id is below the one that ``bounds`` has for their key."""
 
-    conditional = True
-    output_field = BooleanField()
+    lookup_name = "below_each"
+    prepare_rhs = False
 
     def __init__(self, bounds: Mapping[int, int]) -> None:
-        super().__init__()
-        self.columns: list[Any] = [F("order_key"), F("state"), F("id")]
-        self.bounds = bounds
+        super().__init__(F("order_key"), tuple(bounds.items()))
+        self.others: list[Any] = [F("state"), F("id")]
 
-    def get_source_expressions(self) -> list[Any]:
-        return self.columns
-
-    def set_source_expressions(self, exprs: Sequence[Any]) -> None:
-        self.columns = list(exprs)
+    def resolve_expression(self, *args: Any, **kwargs: Any) -> Any:
+        resolved: Any = super().resolve_expression(*args, **kwargs)
+        resolved.others = [other.resolve_expression(*args, **kwargs) for other in self.others]
+        return resolved
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         # Literal ranges: each is a search of its own in the index over these columns.
-        key, state, id_ = (compiler.compile(column)[0] for column in self.columns)
+        key, state, id_ = (compiler.compile(column)[0] for column in (self.lhs, *self.others))
         ranges = (
             f"({key} = {order_key:d} AND {state} = 10 AND {id_} < {bound:d})"
-            for order_key, bound in self.bounds.items()
+            for order_key, bound in self.rhs
         )
         return f"({' OR '.join(ranges)})", ()
 

@@ -51,16 +51,12 @@ class OperatorVerbs(models.QuerySet[Any]):
         return sum(self._kill(ids, reason) for ids in self._batches(OUTSTANDING, limit))
 
     def _batches(self, state: int, limit: int | None) -> Iterator[list[int]]:
-        rows = self.filter(state=state).order_by("-pk").values_list("pk", flat=True)
-        newest = rows.first()  # what arrives from now on was not seen by the operator
-        rows, last, left = rows.reverse(), 0, limit
-        while newest is not None and (left is None or left > 0):
-            size = BATCH if left is None else min(BATCH, left)
-            ids = list(rows.filter(pk__gt=last, pk__lte=newest)[:size])
-            if not ids:
-                return
-            yield ids
-            last, left = ids[-1], None if left is None else left - len(ids)
+        # Read once: what arrives from now on was not seen by the operator. Sorted here: an ORDER BY
+        # with a LIMIT makes MariaDB walk along the whole primary key.
+        rows = self.filter(state=state).order_by().values_list("pk", flat=True)
+        ids = sorted(rows)[:limit]
+        for start in range(0, len(ids), BATCH):
+            yield ids[start : start + BATCH]
 
     def _requeue(self, ids: Sequence[int]) -> int:
         rows = self._rows(ids, DEAD)

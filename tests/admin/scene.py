@@ -38,8 +38,8 @@ REFUSED = "422 from billing: the customer S-10471 has no billing address"
 def fill() -> OutboxMessage:
     """Messages in every state, holds, topics, an archive and a log; returns a dead message."""
     for number in range(10440, 10452):
-        OutboxMessageFactory(topic="order.created", key=f"S-{number}", dispatched=True)
-    dead = OutboxMessageFactory(
+        OutboxMessageFactory.create(topic="order.created", key=f"S-{number}", dispatched=True)
+    dead = OutboxMessageFactory.create(
         topic="order.paid",
         key="S-10471",
         dead=True,
@@ -50,10 +50,10 @@ def fill() -> OutboxMessage:
         headers='{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",'
         '"x-tenant":"north"}',
     )
-    HoldFactory(order_key=dead.order_key, head_id=dead.pk, reason="10 attempts failed")
+    HoldFactory.create(order_key=dead.order_key, head_id=dead.pk, reason="10 attempts failed")
     parked = keys.order_key("order.paid", "S-10471")
-    OutboxMessageFactory(topic="order.paid", key="S-10471", due_at=behind_key(parked))
-    OutboxMessageFactory(
+    OutboxMessageFactory.create(topic="order.paid", key="S-10471", due_at=behind_key(parked))
+    OutboxMessageFactory.create(
         topic="order.paid",
         key="S-10477",
         attempts=3,
@@ -61,15 +61,17 @@ def fill() -> OutboxMessage:
         last_error="timed out after 30 s",
     )
     for number in range(2):
-        OutboxMessageFactory(topic="stock.moved", key=f"TEA-{number}", due_at=behind_topic("stock"))
-    OutboxMessageFactory(topic="newsletter", due_at=now() + 26 * 60 * MINUTE)
+        OutboxMessageFactory.create(
+            topic="stock.moved", key=f"TEA-{number}", due_at=behind_topic("stock")
+        )
+    OutboxMessageFactory.create(topic="newsletter", due_at=now() + 26 * 60 * MINUTE)
     OutboxMessageFactory.create_batch(3, topic="order.created")
-    TopicStateFactory(topic="stock.moved", open=True, failures=7)
-    TopicStateFactory(topic="order.created")
+    TopicStateFactory.create(topic="stock.moved", open=True, failures=7)
+    TopicStateFactory.create(topic="order.created")
     ArchivedMessageFactory.create_batch(8, key="S-10380")
     ProcessingLogFactory.create_batch(6)
-    ProcessingLogFactory(status="failed", last_error="no such customer", attempts=2)
-    return dead  # type: ignore[no-any-return]
+    ProcessingLogFactory.create(status="failed", last_error="no such customer", attempts=2)
+    return dead  # type: ignore[no-any-return]  # factory-boy
 
 
 def fill_registry() -> None:
@@ -77,8 +79,8 @@ def fill_registry() -> None:
     past = now() - 7 * MINUTE
     last = {"host": "web-1", "pid": 812, "application": "runarchiver", "backend": "lease"}
     times = {"acquired_at": past, "last_seen_at": past + 9 * SECOND, "lease": MINUTE}
-    LockFactory(resource="Archiver", token=118, **last, **times)
-    LockFactory(
+    LockFactory.create(resource="Archiver", token=118, **last, **times)
+    LockFactory.create(
         resource="nightly-report",
         held=True,
         token=31,

@@ -61,7 +61,7 @@ def test_case_131_all_of_three_thousand_are_requeued(log_in: LogIn) -> None:
     """More than 1,000 ids in a form would be refused with a bare 400."""
     client = log_in("view_outboxmessage", "requeue_outboxmessage")
     rows = dead(3000)
-    OutboxMessageFactory(topic="other", dead=True)
+    OutboxMessageFactory.create(topic="other", dead=True)
     first_page = [row.pk for row in rows[-100:]]
     query = {"state": "dead", "topic": "order.created"}
     asked = choose(client, "requeue", first_page, across=True, **query)
@@ -91,7 +91,7 @@ def test_case_133_requeuing_sends_nothing_and_is_quick(log_in: LogIn) -> None:
     )
     assert time.monotonic() - began < 5
     assert said(done) == ["500 messages were requeued: the sweeper sends them."]
-    row = OutboxMessage.objects.first()
+    row = OutboxMessage.objects.all()[0]
     assert (row.state, row.attempts, row.settled_at, row.dead_reason) == (10, 0, None, "")
     assert row.due_at is not None
 
@@ -99,7 +99,7 @@ def test_case_133_requeuing_sends_nothing_and_is_quick(log_in: LogIn) -> None:
 @pytest.mark.parametrize("action", ["requeue", "kill"])
 def test_case_133_without_the_permission_there_is_no_action(log_in: LogIn, action: str) -> None:
     client = log_in("view_outboxmessage")
-    row = OutboxMessageFactory(dead=action == "requeue")
+    row = OutboxMessageFactory.create(dead=action == "requeue")
     response = choose(client, action, [row.pk])
     assert not hasattr(response, "context") or "verb" not in (response.context or {})
     data = {"action": action, "_selected_action": [row.pk], "confirmed": "yes", "up_to": row.pk}
@@ -111,14 +111,14 @@ def test_case_133_without_the_permission_there_is_no_action(log_in: LogIn, actio
 
 def test_each_permission_gives_its_own_action(log_in: LogIn) -> None:
     client = log_in("view_outboxmessage", "kill_outboxmessage")
-    OutboxMessageFactory()
+    OutboxMessageFactory.create()
     form = client.get(url_of("outboxmessage")).context["action_form"]
     assert [value for value, _ in form.fields["action"].choices if value] == ["kill"]
 
 
 def test_only_the_selected_are_marked_dead(log_in: LogIn) -> None:
     client = log_in("view_outboxmessage", "kill_outboxmessage")
-    chosen, other = OutboxMessageFactory(), OutboxMessageFactory()
+    chosen, other = OutboxMessageFactory.create(), OutboxMessageFactory.create()
     asked = choose(client, "kill", [chosen.pk])
     assert "1 outstanding message is to be marked dead." in asked.content.decode()
     done = confirm(client, asked)
@@ -135,9 +135,9 @@ def test_only_the_selected_are_marked_dead(log_in: LogIn) -> None:
 
 def test_what_arrives_after_the_question_is_left_alone(log_in: LogIn) -> None:
     client = log_in("view_outboxmessage", "kill_outboxmessage")
-    first = OutboxMessageFactory()
+    first = OutboxMessageFactory.create()
     asked = choose(client, "kill", [first.pk], across=True)
-    late = OutboxMessageFactory()
+    late = OutboxMessageFactory.create()
     confirm(client, asked)
     late.refresh_from_db()
     assert late.state == STATE.OUTSTANDING
@@ -145,7 +145,7 @@ def test_what_arrives_after_the_question_is_left_alone(log_in: LogIn) -> None:
 
 def test_what_was_sent_meanwhile_stays_sent(log_in: LogIn) -> None:
     client = log_in("view_outboxmessage", "kill_outboxmessage")
-    message = OutboxMessageFactory()
+    message = OutboxMessageFactory.create()
     asked = choose(client, "kill", [message.pk])
     OutboxMessage.objects.filter(pk=message.pk).update(state=STATE.DISPATCHED, due_at=None)
     done = confirm(client, asked)
@@ -157,7 +157,7 @@ def test_what_was_sent_meanwhile_stays_sent(log_in: LogIn) -> None:
 
 def test_a_selection_without_a_dead_one_is_told(log_in: LogIn) -> None:
     client = log_in("view_outboxmessage", "requeue_outboxmessage")
-    message = OutboxMessageFactory()
+    message = OutboxMessageFactory.create()
     response = choose(client, "requeue", [message.pk])
     assert said(response) == ["None of the selected messages is dead: there is nothing to requeue."]
 

@@ -87,7 +87,7 @@ def shoot(tmp_path: Path) -> Callable[[Page, str], None]:
 
     def picture(page: Page, name: str) -> None:
         for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            page.emulate_media(color_scheme=scheme)
             page.evaluate("document.activeElement.blur()")
             path = folder / f"admin-{name}{'' if scheme == 'light' else '-dark'}.png"
             page.screenshot(path=path, full_page=True, animations="disabled")

@@ -35,18 +35,18 @@ def test_the_newest_come_first(root: Client) -> None:
 
 
 def test_states_are_words(root: Client) -> None:
-    OutboxMessageFactory()
-    OutboxMessageFactory(dispatched=True)
-    OutboxMessageFactory(dead=True)
+    OutboxMessageFactory.create()
+    OutboxMessageFactory.create(dispatched=True)
+    OutboxMessageFactory.create(dead=True)
     page = root.get(url_of("outboxmessage")).content.decode()
     for word in ("outstanding", "dispatched", "dead"):
         assert f">{word}</span>" in page
 
 
 def test_filters_by_state(root: Client) -> None:
-    outstanding = OutboxMessageFactory().pk
-    dispatched = OutboxMessageFactory(dispatched=True).pk
-    dead = OutboxMessageFactory(dead=True).pk
+    outstanding = OutboxMessageFactory.create().pk
+    dispatched = OutboxMessageFactory.create(dispatched=True).pk
+    dead = OutboxMessageFactory.create(dead=True).pk
     assert listed(root, state="outstanding") == [outstanding]
     assert listed(root, state="dispatched") == [dispatched]
     assert listed(root, state="dead") == [dead]
@@ -54,25 +54,25 @@ def test_filters_by_state(root: Client) -> None:
 
 
 def test_filters_by_exact_topic_within_a_state(root: Client) -> None:
-    OutboxMessageFactory(topic="order.paid")
-    dead = OutboxMessageFactory(topic="order.paid", dead=True).pk
-    OutboxMessageFactory(topic="order", dead=True)
+    OutboxMessageFactory.create(topic="order.paid")
+    dead = OutboxMessageFactory.create(topic="order.paid", dead=True).pk
+    OutboxMessageFactory.create(topic="order", dead=True)
     assert listed(root, topic="order.paid", state="dead") == [dead]
 
 
 def test_searches_by_message_id_in_any_spelling(root: Client) -> None:
-    OutboxMessageFactory()
-    message = OutboxMessageFactory()
+    OutboxMessageFactory.create()
+    message = OutboxMessageFactory.create()
     for text in (str(message.message_id), message.message_id.hex, f" {message.message_id} "):
         assert listed(root, q=text) == [message.pk]
 
 
 def test_searches_by_exact_key(root: Client) -> None:
     uuid = "0c0f6d0a-1c0e-4b8e-9c3a-6a4f1f6d1b11"
-    keyed = OutboxMessageFactory(key="S-1").pk
-    other = OutboxMessageFactory(key="S-1", topic="order.paid").pk
-    by_uuid = OutboxMessageFactory(key=uuid).pk
-    OutboxMessageFactory(key="S-10")
+    keyed = OutboxMessageFactory.create(key="S-1").pk
+    other = OutboxMessageFactory.create(key="S-1", topic="order.paid").pk
+    by_uuid = OutboxMessageFactory.create(key=uuid).pk
+    OutboxMessageFactory.create(key="S-10")
     assert listed(root, q="S-1") == [other, keyed]
     assert listed(root, q="S-1", topic="order.paid") == [other]
     assert listed(root, q=uuid) == [by_uuid]
@@ -83,7 +83,7 @@ def test_a_filter_looks_through_the_newest_and_then_through_older_ones(
     root: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(window, "SIZE", 3)
-    rare = [OutboxMessageFactory(topic="rare").pk for _ in range(2)]
+    rare = [OutboxMessageFactory.create(topic="rare").pk for _ in range(2)]
     others = [message.pk for message in OutboxMessageFactory.create_batch(3)]
     response = root.get(url_of("outboxmessage", topic="rare"))
     assert list(response.context["cl"].result_list) == []
@@ -100,8 +100,8 @@ def test_without_a_condition_or_with_an_index_everything_is_shown(
     root: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(window, "SIZE", 1)
-    dead = OutboxMessageFactory(dead=True).pk
-    message = OutboxMessageFactory()
+    dead = OutboxMessageFactory.create(dead=True).pk
+    message = OutboxMessageFactory.create()
     OutboxMessageFactory.create_batch(2, dispatched=True)
     assert listed(root, state="dead") == [dead]
     assert listed(root, state="outstanding") == [message.pk]
@@ -111,14 +111,14 @@ def test_without_a_condition_or_with_an_index_everything_is_shown(
 
 @pytest.mark.parametrize("before", ["x", "-1", "1" * 30, "0"])
 def test_a_wrong_bound_is_no_error(root: Client, before: str) -> None:
-    OutboxMessageFactory()
+    OutboxMessageFactory.create()
     assert root.get(url_of("outboxmessage", topic="a", before=before)).status_code == 200
 
 
 @pytest.mark.parametrize("model", ["outboxmessage", "archivedmessage"])
 def test_case_095_no_list_reads_bodies(root: Client, model: str) -> None:
-    OutboxMessageFactory(body=b"x" * 700_000)
-    ArchivedMessageFactory(body=b"x" * 700_000)
+    OutboxMessageFactory.create(body=b"x" * 700_000)
+    ArchivedMessageFactory.create(body=b"x" * 700_000)
     with CaptureQueriesContext(connection) as captured:
         response = root.get(url_of(model, topic="order.created"))
     assert response.status_code == 200
@@ -134,7 +134,7 @@ def test_case_095_no_list_reads_bodies(root: Client, model: str) -> None:
     "payload", ["null", '"text"', "0", "[]", "{}", '{"id":9007199254740993,"n":1' + "0" * 40 + "}"]
 )
 def test_case_139_looking_at_a_message_changes_nothing(root: Client, payload: str) -> None:
-    message = OutboxMessageFactory(body=payload.encode())
+    message = OutboxMessageFactory.create(body=payload.encode())
     page = root.get(url_of("outboxmessage", "change", message.pk))
     assert page.status_code == 200
     assert root.post(url_of("outboxmessage", "change", message.pk), {}).status_code == 403
@@ -144,14 +144,14 @@ def test_case_139_looking_at_a_message_changes_nothing(root: Client, payload: st
 
 def test_case_107_all_digits_are_shown(root: Client) -> None:
     digits = ["9007199254740993", "1" + "0" * 40, "0.1", "1E400"]
-    message = OutboxMessageFactory(body=f"[{','.join(digits)}]".encode())
+    message = OutboxMessageFactory.create(body=f"[{','.join(digits)}]".encode())
     page = root.get(url_of("outboxmessage", "change", message.pk)).content.decode()
     for number in digits:
         assert f"\n  {number}" in page
 
 
 def test_the_page_of_a_message_tells_everything(root: Client) -> None:
-    message = OutboxMessageFactory(
+    message = OutboxMessageFactory.create(
         key="S-1", headers=json.dumps({"traceparent": "00-abc"}), expires_at=now() + 90_000_000
     )
     page = root.get(url_of("outboxmessage", "change", message.pk)).content.decode()
@@ -167,7 +167,7 @@ def test_the_page_of_a_message_tells_everything(root: Client) -> None:
 
 
 def test_the_body_can_be_downloaded(root: Client) -> None:
-    message = OutboxMessageFactory(body=b"\x00\xff", content_type="application/octet-stream")
+    message = OutboxMessageFactory.create(body=b"\x00\xff", content_type="application/octet-stream")
     page = root.get(url_of("outboxmessage", "change", message.pk)).content.decode()
     url = url_of("outboxmessage", "body", message.pk, using="default")
     assert url in page
@@ -177,7 +177,7 @@ def test_the_body_can_be_downloaded(root: Client) -> None:
 
 def test_who_may_only_look_sees_no_body_and_no_action(log_in: LogIn) -> None:
     client = log_in("view_outboxmessage")
-    message = OutboxMessageFactory(body=b'"secret"')
+    message = OutboxMessageFactory.create(body=b'"secret"')
     with CaptureQueriesContext(connection) as captured:
         page = client.get(url_of("outboxmessage", "change", message.pk)).content.decode()
     assert "secret" not in page
@@ -192,7 +192,7 @@ def test_who_may_only_look_sees_no_body_and_no_action(log_in: LogIn) -> None:
 
 def test_who_may_see_bodies_sees_them(log_in: LogIn) -> None:
     client = log_in("view_outboxmessage", "view_message_body")
-    message = OutboxMessageFactory(body=b'"secret"')
+    message = OutboxMessageFactory.create(body=b'"secret"')
     page = client.get(url_of("outboxmessage", "change", message.pk))
     assert "secret" in page.content.decode()
     assert client.get(url_of("outboxmessage", "body", message.pk)).content == b'"secret"'
@@ -200,14 +200,14 @@ def test_who_may_see_bodies_sees_them(log_in: LogIn) -> None:
 
 def test_bodies_alone_open_nothing(log_in: LogIn) -> None:
     client = log_in("view_message_body")
-    message = OutboxMessageFactory()
+    message = OutboxMessageFactory.create()
     assert client.get(url_of("outboxmessage", "body", message.pk)).status_code == 403
     assert client.get(url_of("outboxmessage")).status_code == 403
 
 
 @pytest.mark.parametrize("model", ["outboxmessage", "lock", "archivedmessage", "processinglog"])
 def test_nothing_is_added_changed_or_deleted(root: Client, model: str) -> None:
-    message = OutboxMessageFactory()
+    message = OutboxMessageFactory.create()
     assert root.get(url_of(model, "add")).status_code == 403
     if model == "outboxmessage":
         assert root.post(url_of(model, "delete", message.pk), {"post": "yes"}).status_code == 403
@@ -215,7 +215,7 @@ def test_nothing_is_added_changed_or_deleted(root: Client, model: str) -> None:
 
 
 def test_facets_would_count_everything_and_are_off(root: Client) -> None:
-    OutboxMessageFactory()
+    OutboxMessageFactory.create()
     with CaptureQueriesContext(connection) as captured:
         root.get(url_of("outboxmessage", _facets="True"))
     assert not [query for query in captured if "COUNT(CASE" in query["sql"].upper()]

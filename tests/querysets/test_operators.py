@@ -1,0 +1,200 @@
+"""Operators' verbs: conditional, in batches, and kind to the keys on hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from django_outbox_lock import dberrors
+from django_outbox_lock.models import Hold, OutboxMessage
+from django_outbox_lock.querysets import operators
+from django_outbox_lock.querysets.dialect import BelowEach
+from django_outbox_lock.querysets.parking import behind_key
+from tests.factories import HoldFactory, OutboxMessageFactory, now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.django_db
+
+STATE = OutboxMessage.State
+SKIP = {"default": {"TOPICS": {"order.*": {"dead_head": "skip"}}}}
+
+
+def make(count: int, **columns: Any) -> list[int]:
+    rows = OutboxMessageFactory.build_batch(count, **columns)
+    OutboxMessage.objects.bulk_create(rows, batch_size=500)
+    return list(OutboxMessage.objects.order_by("pk").values_list("pk", flat=True))[-count:]
+
+
+def updates(captured: CaptureQueriesContext) -> list[str]:
+    return [query["sql"] for query in captured if query["sql"].startswith("UPDATE")]
+
+
+def test_a_requeued_message_is_as_if_it_had_never_been_tried() -> None:
+    before = now()
+    message = OutboxMessageFactory.create(dead=True, attempts=10)
+    assert OutboxMessage.objects.filter(pk=message.pk).requeue() == 1
+    message.refresh_from_db()
+    assert (message.state, message.attempts) == (STATE.OUTSTANDING, 0)
+    assert (message.settled_at, message.dead_reason) == (None, "")
+    assert before - 2_000_000 <= message.due_at <= now() + 2_000_000
+    assert message.last_error == "the broker refuses it"
+
+
+@pytest.mark.parametrize("columns", [{}, {"dispatched": True}])
+def test_only_dead_ones_are_requeued(columns: dict[str, bool]) -> None:
+    message = OutboxMessageFactory.create(**columns)
+    assert OutboxMessage.objects.requeue() == 0
+    state, due_at = message.state, message.due_at
+    message.refresh_from_db()
+    assert (message.state, message.due_at) == (state, due_at)
+
+
+@pytest.mark.parametrize("columns", [{"dead": True}, {"dispatched": True}])
+def test_only_outstanding_ones_are_killed(columns: dict[str, bool]) -> None:
+    message = OutboxMessageFactory.create(**columns)
+    assert OutboxMessage.objects.kill() == 0
+    state, reason = message.state, message.dead_reason
+    message.refresh_from_db()
+    assert (message.state, message.dead_reason) == (state, reason)
+
+
+def test_a_killed_message_is_settled_with_its_reason() -> None:
+    message = OutboxMessageFactory.create(due_at=behind_key(1))
+    assert OutboxMessage.objects.kill("poison" * 100) == 1
+    message.refresh_from_db()
+    assert (message.state, message.due_at) == (STATE.DEAD, None)
+    assert message.settled_at is not None
+    assert message.dead_reason == ("poison" * 100)[:100]
+    assert list(OutboxMessage.objects.all().dead()) == [message]
+
+
+def test_a_dead_message_is_never_without_a_reason() -> None:
+    OutboxMessageFactory.create()
+    OutboxMessage.objects.kill("")
+    assert OutboxMessage.objects.get().dead_reason == operators.BY_OPERATOR
+
+
+@pytest.mark.parametrize("verb", ["requeue", "kill"])
+def test_batches_of_a_thousand_oldest_first(verb: str) -> None:
+    ids = make(2500, dead=verb == "requeue")
+    with CaptureQueriesContext(connection) as captured:
+        assert getattr(OutboxMessage.objects.all(), verb)(limit=2100) == 2100
+    assert len(updates(captured)) == 3
+    left = OutboxMessage.objects.filter(
+        state=STATE.DEAD if verb == "requeue" else STATE.OUTSTANDING
+    )
+    assert list(left.order_by("pk").values_list("pk", flat=True)) == ids[2100:]
+
+
+def test_what_is_written_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "BATCH", 1)
+    make(2)
+    kill = operators.OperatorVerbs._kill
+
+    def kill_and_write(self: Any, ids: list[int], reason: str) -> int:
+        OutboxMessageFactory.create(topic="late")
+        return kill(self, ids, reason)
+
+    monkeypatch.setattr(operators.OperatorVerbs, "_kill", kill_and_write)
+    assert OutboxMessage.objects.kill() == 2
+    assert OutboxMessage.objects.filter(topic="late", state=STATE.OUTSTANDING).count() == 2
+
+
+def test_what_a_sweeper_sent_between_reading_and_writing_stays_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    message = OutboxMessageFactory.create()
+    skipped = operators.OperatorVerbs._skipped
+
+    def sent_first(self: Any, ids: list[int]) -> list[int]:
+        OutboxMessage.objects.mark_dispatched(ids)
+        return skipped(self, ids)
+
+    monkeypatch.setattr(operators.OperatorVerbs, "_skipped", sent_first)
+    assert OutboxMessage.objects.kill() == 0
+    message.refresh_from_db()
+    assert message.state == STATE.DISPATCHED
+
+
+def test_a_requeued_head_stays_the_head_and_its_followers_stay_parked() -> None:
+    head = OutboxMessageFactory.create(key="S-1", dead=True)
+    hold = HoldFactory.create(order_key=head.order_key, head_id=head.pk)
+    follower = OutboxMessageFactory.create(key="S-1", due_at=behind_key(head.order_key))
+    OutboxMessage.objects.requeue()
+    hold.refresh_from_db()
+    assert hold.head_id == head.pk
+    parked = follower.due_at
+    follower.refresh_from_db()
+    assert follower.due_at == parked
+
+
+def test_a_killed_head_goes_on_holding_its_key() -> None:
+    head = OutboxMessageFactory.create(key="S-1")
+    HoldFactory.create(order_key=head.order_key, head_id=head.pk)
+    OutboxMessage.objects.kill()
+    assert Hold.objects.get().head_id == head.pk
+
+
+@override_settings(OUTBOX_LOCK=SKIP)
+def test_where_the_policy_is_to_skip_a_killed_head_lets_its_key_go() -> None:
+    head = OutboxMessageFactory.create(key="S-1")
+    HoldFactory.create(order_key=head.order_key, head_id=head.pk)
+    kept = OutboxMessageFactory.create(topic="invoice.issued", key="S-1")
+    HoldFactory.create(order_key=kept.order_key, head_id=kept.pk)
+    OutboxMessage.objects.kill()
+    assert list(Hold.objects.order_by("pk").values_list("head_id", flat=True)) == [0, kept.pk]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("failures", "done"), [(2, True), (9, False)])
+def test_a_deadlock_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, failures: int, *, done: bool
+) -> None:
+    """A mock: no test can order a deadlock from each server at this very statement."""
+    message = OutboxMessageFactory.create(dead=True)
+    failing(monkeypatch, failures, transient=True)
+    if done:
+        assert OutboxMessage.objects.requeue() == 1
+    else:
+        with pytest.raises(OperationalError):
+            OutboxMessage.objects.requeue()
+    message.refresh_from_db()
+    assert (message.state == STATE.OUTSTANDING) == done
+
+
+@pytest.mark.django_db(transaction=True)
+def test_another_error_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    OutboxMessageFactory.create(dead=True)
+    failing(monkeypatch, 1, transient=False)
+    with pytest.raises(OperationalError):
+        OutboxMessage.objects.requeue()
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, times: int, *, transient: bool) -> None:
+    """Let the next ``times`` updates of messages fail."""
+    update: Callable[..., int] = OutboxMessage.objects.all().__class__.update
+    left = [times]
+
+    def fail(self: Any, **columns: Any) -> int:
+        if left[0]:
+            left[0] -= 1
+            raise OperationalError("deadlock")
+        return update(self, **columns)
+
+    monkeypatch.setattr(operators.OperatorVerbs, "update", fail)
+    monkeypatch.setattr(dberrors, "is_transient", lambda _: transient)
+
+
+def test_conditions_over_many_numbers_can_use_an_index() -> None:
+    """Django compares other conditions with 1 on MySQL and MariaDB: a scan for every page."""
+    with CaptureQueriesContext(connection) as captured:
+        OutboxMessage.objects.mark_dispatched([5, 7])
+        list(OutboxMessage.objects.filter(BelowEach({3: 9})))
+    for query in captured:
+        assert ") = " not in query["sql"].replace("`", "").replace('"', "")
