@@ -16,7 +16,7 @@ class OutboxLockError(Exception):
     """Root of the errors that occur at run time."""
 
 
-class InvalidSettings(ImproperlyConfigured):  # noqa: N818 (named like Django's own)
+class InvalidSettings(ImproperlyConfigured):
     """``OUTBOX_LOCK`` is wrong; the message names the full path of the key."""
 
 
@@ -30,7 +30,7 @@ class LockError(OutboxLockError):
     """Root of the errors about locks."""
 
 
-class LockNotObtained(LockError):  # noqa: N818 (the field's word for it)
+class LockNotObtained(LockError):
     """Somebody else holds the resource. ``holder`` tells who, where that is known."""
 
     def __init__(self, message: str, *, resource: str = "", holder: Holder | None = None) -> None:
@@ -43,7 +43,7 @@ class LockTimeout(LockNotObtained):
     """Somebody else held the resource during the whole of ``timeout`` seconds."""
 
 
-class LockLost(LockError):  # noqa: N818
+class LockLost(LockError):
     """The handle does not hold any more: whatever it was about to write is refused."""
 
     def __init__(
@@ -55,7 +55,7 @@ class LockLost(LockError):  # noqa: N818
         self.holder = holder
 
 
-class LockUnavailable(LockError):  # noqa: N818
+class LockUnavailable(LockError):
     """The lock's store could not be asked, or must not be used as it is; nothing was obtained."""
 
 
@@ -63,19 +63,19 @@ class PublishError(OutboxLockError, ValueError):
     """A message was refused at the call of ``publish``; the message names the argument."""
 
 
-class NotInTransaction(OutboxLockError, RuntimeError):  # noqa: N818
+class NotInTransaction(OutboxLockError, RuntimeError):
     """``publish`` was called outside a transaction, so it could not be atomic with anything."""
 
 
-class TransportDown(OutboxLockError):  # noqa: N818
+class TransportDown(OutboxLockError):
     """The way to the broker is broken: none of the messages not yet answered was decided."""
 
 
-class TooManyHangingSends(OutboxLockError):  # noqa: N818
+class TooManyHangingSends(OutboxLockError):
     """Calls of publishers hang, each in a thread that was given up: the process has to end."""
 
 
-class AlreadyProcessed(OutboxLockError):  # noqa: N818
+class AlreadyProcessed(OutboxLockError):
     """The consumer has done this message before: ``status``, ``result`` and ``when`` say how.
 
     ``result`` is what the first delivery stored: bytes, what JSON gives back, or None.
@@ -90,7 +90,7 @@ class AlreadyProcessed(OutboxLockError):  # noqa: N818
         self.when = when
 
 
-class ProcessingBusy(OutboxLockError):  # noqa: N818
+class ProcessingBusy(OutboxLockError):
     """Another delivery of the message is being processed, or the database asked to try again.
 
     Have the message delivered again; nothing was applied by this call.

@@ -14,7 +14,7 @@ class Sent(Outcome):
     """The broker has confirmed that it keeps the message."""
 
 
-class Retry(Outcome, Exception):  # noqa: N818 (an answer first, an exception for handlers)
+class Retry(Outcome, Exception):
     """Not now: try again, after ``after`` seconds if given, else by the back-off.
 
     A publisher returns it; a handler function may raise it.
@@ -26,7 +26,7 @@ class Retry(Outcome, Exception):  # noqa: N818 (an answer first, an exception fo
         self.after = after
 
 
-class Rejected(Outcome, Exception):  # noqa: N818
+class Rejected(Outcome, Exception):
     """Never: the message is dead at once. Returned by a publisher or raised by a handler."""
 
     def __init__(self, reason: str) -> None:

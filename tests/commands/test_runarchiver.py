@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,6 +54,10 @@ def everywhere() -> list[str]:
     return sorted(str(row.message_id) for row in rows)
 
 
+def has_archived_more_than(count: int) -> bool:
+    return ArchivedMessage.objects.count() > count
+
+
 def test_once_archives_everything_and_exits(run_manage: RunManage) -> None:
     dispatched(25)
     done = run_manage("runarchiver", "--once", "--batch-size", "10", env=settings_with())
@@ -93,7 +98,7 @@ def test_case_121_a_kill_in_mid_batch_leaves_every_message_in_one_place(
     for _ in range(3):
         seen = ArchivedMessage.objects.count()
         process = start_manage("runarchiver", env=options)
-        wait_until(lambda n=seen: ArchivedMessage.objects.count() > n, timeout=30)
+        wait_until(partial(has_archived_more_than, seen), timeout=30)
         process.kill()
         process.wait(10)
         assert everywhere() == before

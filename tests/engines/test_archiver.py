@@ -88,7 +88,7 @@ def elsewhere(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> type[Recor
 
 def test_moves_the_whole_message() -> None:
     body = bytes(range(256))
-    sent = OutboxMessageFactory(
+    sent = OutboxMessageFactory.create(
         dispatched=True,
         topic="order.paid",
         key="7",
@@ -111,11 +111,11 @@ def test_moves_the_whole_message() -> None:
 
 
 def test_leaves_what_is_young_outstanding_or_dead() -> None:
-    old = OutboxMessageFactory(dispatched=True, settled_at=now() - 25 * HOUR)
+    old = OutboxMessageFactory.create(dispatched=True, settled_at=now() - 25 * HOUR)
     left = [
-        OutboxMessageFactory(dispatched=True, settled_at=now() - 23 * HOUR),
-        OutboxMessageFactory(),
-        OutboxMessageFactory(dead=True, settled_at=now() - 1000 * HOUR),
+        OutboxMessageFactory.create(dispatched=True, settled_at=now() - 23 * HOUR),
+        OutboxMessageFactory.create(),
+        OutboxMessageFactory.create(dead=True, settled_at=now() - 1000 * HOUR),
     ]
     archiver(minimum_age=dt.timedelta(hours=24)).tick()
     assert list(ArchivedMessage.objects.values_list("message_id", flat=True)) == [old.message_id]
@@ -156,7 +156,7 @@ def test_a_batch_is_bounded_by_bytes(elsewhere: type[RecordingArchive]) -> None:
 def test_an_archive_elsewhere_is_called_outside_any_transaction(
     elsewhere: type[RecordingArchive],
 ) -> None:
-    OutboxMessageFactory(dispatched=True)
+    OutboxMessageFactory.create(dispatched=True)
     archiver().tick()
     assert elsewhere.transactions == [False]
 
@@ -166,7 +166,7 @@ def test_case_129_an_archive_that_raises_deletes_nothing(
 ) -> None:
     """Case 129: a clear error, and everything is still in the outbox."""
     monkeypatch.setattr(elsewhere, "error", OSError("the bucket is gone"))
-    OutboxMessageFactory(dispatched=True)
+    OutboxMessageFactory.create(dispatched=True)
     with pytest.raises(ArchiveFailed, match="OSError: the bucket is gone"):
         archiver().tick()
     assert OutboxMessage.objects.count() == 1
@@ -178,7 +178,7 @@ def test_what_the_archive_refuses_stays(
     package_log: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(elsewhere, "answer", Rejected("too large"))
-    OutboxMessageFactory(dispatched=True)
+    OutboxMessageFactory.create(dispatched=True)
     work = archiver()
     work.tick()
     assert OutboxMessage.objects.count() == 1
@@ -190,7 +190,7 @@ def test_an_archive_that_answers_for_too_few_deletes_nothing(
     elsewhere: type[RecordingArchive], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elsewhere, "store", lambda *_: [])
-    OutboxMessageFactory(dispatched=True)
+    OutboxMessageFactory.create(dispatched=True)
     with pytest.raises(ArchiveFailed, match="answered for 0 of 1"):
         archiver().tick()
     assert OutboxMessage.objects.count() == 1
@@ -207,16 +207,16 @@ def test_case_003_a_damaged_row_stops_nobody_else() -> None:
 
 
 def test_a_message_that_came_back_and_was_sent_again_is_archived_once() -> None:
-    sent = OutboxMessageFactory(dispatched=True)
-    ArchivedMessageFactory(message_id=sent.message_id, body=sent.body)
+    sent = OutboxMessageFactory.create(dispatched=True)
+    ArchivedMessageFactory.create(message_id=sent.message_id, body=sent.body)
     archiver().tick()
     assert not OutboxMessage.objects.exists()
     assert ArchivedMessage.objects.count() == 1
 
 
 def test_another_message_under_an_archived_id_is_kept() -> None:
-    sent = OutboxMessageFactory(dispatched=True)
-    ArchivedMessageFactory(message_id=sent.message_id, body=b"something else")
+    sent = OutboxMessageFactory.create(dispatched=True)
+    ArchivedMessageFactory.create(message_id=sent.message_id, body=b"something else")
     archiver().tick()
     assert OutboxMessage.objects.count() == 1
 
@@ -227,7 +227,7 @@ def test_a_holder_that_was_fenced_off_deletes_nothing(
 ) -> None:
     """Invariant 3: the transaction of a stale holder is rejected as a whole."""
     monkeypatch.setattr(elsewhere, "in_database", in_database)
-    OutboxMessageFactory(dispatched=True)
+    OutboxMessageFactory.create(dispatched=True)
     work = archiver()
     work.look()
     handle = locks["default"].obtain(Archiver.resource)
@@ -241,7 +241,7 @@ def test_a_holder_that_was_fenced_off_deletes_nothing(
 
 
 def test_another_holder_is_left_alone() -> None:
-    OutboxMessageFactory(dispatched=True)
+    OutboxMessageFactory.create(dispatched=True)
     handle = locks["default"].obtain(Archiver.resource)
     assert handle is not None
     with handle:
@@ -271,10 +271,10 @@ def test_statements_of_a_batch_do_not_grow_with_it() -> None:
 
 
 def test_prunes_dead_letters_but_no_head_that_holds() -> None:
-    gone = OutboxMessageFactory(dead=True, settled_at=now() - 100 * HOUR)
-    head = OutboxMessageFactory(dead=True, settled_at=now() - 100 * HOUR, key="k")
-    young = OutboxMessageFactory(dead=True)
-    HoldFactory(order_key=head.order_key, head_id=head.id)
+    gone = OutboxMessageFactory.create(dead=True, settled_at=now() - 100 * HOUR)
+    head = OutboxMessageFactory.create(dead=True, settled_at=now() - 100 * HOUR, key="k")
+    young = OutboxMessageFactory.create(dead=True)
+    HoldFactory.create(order_key=head.order_key, head_id=head.id)
     work = archiver(dead_minimum_age=dt.timedelta(hours=72))
     work.tick()
     assert set(OutboxMessage.objects.values_list("id", flat=True)) == {head.id, young.id}
@@ -285,8 +285,8 @@ def test_prunes_dead_letters_but_no_head_that_holds() -> None:
 def test_prunes_the_processing_log_by_its_own_age() -> None:
     past = timezone.now() - dt.timedelta(days=10)
     ProcessingLogFactory.create_batch(5, created_at=past, updated_at=past)
-    redelivered = ProcessingLogFactory(created_at=past)
-    fresh = ProcessingLogFactory()
+    redelivered = ProcessingLogFactory.create(created_at=past)
+    fresh = ProcessingLogFactory.create()
     work = archiver(log_minimum_age=dt.timedelta(days=7), batch_size=2)
     work.tick()
     assert set(ProcessingLog.objects.values_list("id", flat=True)) == {redelivered.id, fresh.id}
@@ -295,8 +295,8 @@ def test_prunes_the_processing_log_by_its_own_age() -> None:
 
 def test_keeps_dead_letters_and_the_log_unless_told() -> None:
     past = timezone.now() - dt.timedelta(days=1000)
-    OutboxMessageFactory(dead=True, settled_at=now() - 20_000 * HOUR, created_at=past)
-    ProcessingLogFactory(created_at=past, updated_at=past)
+    OutboxMessageFactory.create(dead=True, settled_at=now() - 20_000 * HOUR, created_at=past)
+    ProcessingLogFactory.create(created_at=past, updated_at=past)
     work = archiver()
     work.tick()
     assert OutboxMessage.objects.count() == ProcessingLog.objects.count() == 1
@@ -318,7 +318,7 @@ def test_the_walk_ends_where_everything_was_written_too_lately(
 
 def test_survey_tells_and_changes_nothing() -> None:
     OutboxMessageFactory.create_batch(3, dispatched=True)
-    OutboxMessageFactory(dead=True, settled_at=now() - HOUR)
+    OutboxMessageFactory.create(dead=True, settled_at=now() - HOUR)
     told = archiver(dead_minimum_age=0).survey()
     assert (told.archived, told.pruned_dead) == (3, 1)
     assert OutboxMessage.objects.count() == 4
@@ -326,10 +326,10 @@ def test_survey_tells_and_changes_nothing() -> None:
 
 def test_case_001_a_message_that_commits_late_is_archived_later() -> None:
     """Case 001, for the archiver: there is no high-water mark that a low id could miss."""
-    high = OutboxMessageFactory(dispatched=True, id=1000)
+    high = OutboxMessageFactory.create(dispatched=True, id=1000)
     work = archiver()
     work.tick()
-    low = OutboxMessageFactory(dispatched=True, id=500)
+    low = OutboxMessageFactory.create(dispatched=True, id=500)
     work.tick()
     kept = set(ArchivedMessage.objects.values_list("message_id", flat=True))
     assert kept == {high.message_id, low.message_id}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = [
     field.name
-    for field in ArchivedMessage._meta.concrete_fields  # noqa: SLF001 (public API of Django)
+    for field in ArchivedMessage._meta.concrete_fields
     if not field.primary_key
 ]
 _ROWS_PER_STATEMENT = 1000
