@@ -49,8 +49,6 @@ class Call:
             self._take_outcomes()
         except errors as error:
             self.error = error
-        finally:
-            self.done.set()
 
     def _take_outcomes(self) -> None:
         outcomes = iter(self._publisher.publish_batch(self._envelopes))
@@ -123,12 +121,15 @@ class _Worker(threading.Thread):
 
     def run(self) -> None:
         while (call := self.calls.get()) is not None:
-            # Whatever a publisher raises, SystemExit included, is the call's error, not the end
-            # of this thread.
-            call.carry_out(BaseException)
-            # A publisher's own database connections are this thread's; nobody else closes them.
-            reset_queries()
-            connections.close_all()
+            try:
+                # Whatever a publisher raises, SystemExit included, is the call's error, not the
+                # end of this thread.
+                call.carry_out(BaseException)
+                # The publisher's database connections are this thread's: nobody else closes them.
+                reset_queries()
+                connections.close_all()
+            finally:
+                call.done.set()
 
     def leave(self) -> None:
         """End after the call in progress."""

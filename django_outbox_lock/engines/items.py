@@ -92,7 +92,7 @@ class Part:
 class Plan:
     """A page sorted out. ``parked`` are rows with the due time at which they are parked.
 
-    ``decided`` are chains that go to no publisher. ``cut``: rows were left for the next page.
+    ``decided`` are chains that go to no publisher.
     """
 
     now: int = 0
@@ -100,7 +100,6 @@ class Plan:
     decided: list[Chain] = field(default_factory=list)
     parked: list[tuple[PageRow, int]] = field(default_factory=list)
     holds: dict[int, NewHold] = field(default_factory=dict)
-    cut: bool = False
 
     def part(self, name: str) -> Part:
         """The part of a publisher."""

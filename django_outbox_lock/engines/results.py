@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Record:
-    """All that one page changes. ``heads`` are settled messages that held their key."""
+    """All that one page changes. ``heads`` are settled messages that held their key.
+
+    ``left`` is the number of messages that were not tried and stay due.
+    """
 
     sent: list[int] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
@@ -33,6 +36,7 @@ class Record:
     retried: int = 0
     dead: int = 0
     parked: int = 0
+    left: int = 0
     now: int = 0
 
     def __bool__(self) -> bool:
@@ -90,6 +94,8 @@ class Bookkeeper:
         circuit = self._circuits.get(item.row.topic)
         if circuit is not None and circuit.breaker == OPEN:
             self._park(item.row, behind_topic(item.row.topic))
+        else:
+            self._record.left += 1
 
     def _failed(self, item: Item, chain: Chain) -> bool:
         """Write a failure; tells whether the message holds back the rest of its key."""

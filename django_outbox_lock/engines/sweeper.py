@@ -176,7 +176,7 @@ class Sweeper(Engine):
                 f"{self._courier.hanging} calls of publishers gave no answer and hang."
             )
         self._returning = self._returning or bool(record.heads) or self._topics_want(self._now())
-        return page.more or self._returning
+        return page.more or self._returning or record.left > 0
 
     def finish(self) -> None:
         if self._cycle_totals:

@@ -82,3 +82,11 @@ class Counting(BasePublisher):
 
     def publish_batch(self, envelopes: Sequence[Envelope]) -> list[Outcome]:
         return [Sent()] * len(envelopes)
+
+
+class Short(Scripted):
+    """Forgets the outcomes of all messages but the first."""
+
+    def publish_batch(self, envelopes: Sequence[Envelope]) -> Iterator[Outcome]:
+        self._calls.append([envelope.json() for envelope in envelopes])
+        yield Sent()
