@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from django.db import IntegrityError, connections, transaction
+from django.db.models import F
 
 from django_outbox_lock import dberrors, keys, process
 from django_outbox_lock.clock import SECOND, ServerTime
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+# More acquisitions than any resource sees between two backups.
+LIFT = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,16 @@ def force(connection: BaseDatabaseWrapper, resource: str, token: int, forced_by:
     """Fence the holder off and free the row, if its token is still ``token``."""
     params = [forced_by[:150], keys.resource_id(resource), token]
     return _execute(connection, _statements(connection).force, params) == 1
+
+
+def lift(using: str, forced_by: str) -> int:
+    """After a restore: raise every token above all that the lost commits may have issued.
+
+    Whoever holds is fenced off. Returns the number of resources.
+    """
+    return Lock.objects.using(using).update(
+        token=F("token") + LIFT, owner=None, forced_by=forced_by[:150], forced_at=ServerTime()
+    )
 
 
 def current_token(connection: BaseDatabaseWrapper, resource: str) -> int:

@@ -15,9 +15,11 @@ def host() -> str:
 
 def application() -> str:
     """The program and, for a management command, the command: ``manage.py runsweeper``."""
-    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"
-    command = sys.argv[1:2] if program in {"manage.py", "django-admin", "__main__.py"} else []
-    return " ".join([program, *command])[:200]
+    path = Path(sys.argv[0] if sys.argv else "")
+    # Started with -m: the package says more than the file does.
+    program = path.parent.name if path.name == "__main__.py" else path.name or "python"
+    commands = sys.argv[1:2] if program in {"manage.py", "django-admin", "django"} else []
+    return " ".join([program, *commands])[:200]
 
 
 def session_name(purpose: str) -> str:

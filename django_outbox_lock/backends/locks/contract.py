@@ -126,6 +126,14 @@ class Room:
         """System checks of this backend that need no connection."""
         return []
 
+    def provision(self) -> str:
+        """Make what the store needs and is not there yet; says what was done."""
+        return f"The {self.label} lock needs nothing besides the tables of this app."
+
+    def missing(self) -> str | None:
+        """A sentence on what the store needs and is not there; None when nothing is missing."""
+        return None
+
     # The same for all rooms.
 
     @property

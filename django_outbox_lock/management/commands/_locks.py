@@ -1,0 +1,124 @@
+"""``manage.py outbox locks``: who holds what, and ending a holder by force."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.core.management.base import CommandError
+from django.core.serializers.json import DjangoJSONEncoder
+from django.utils import timezone
+
+from django_outbox_lock import fence
+from django_outbox_lock.holder import Holder, LockState
+from django_outbox_lock.locking import locks
+from django_outbox_lock.management.commands._verb import Verb
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Sequence
+
+HEADINGS = ("RESOURCE", "STATE", "TOKEN", "HOLDER", "SINCE", "LEASE", "BACKEND")
+
+
+class LocksVerb(Verb):
+    """Lists the resources, ends one holder, or lifts all tokens after a restore."""
+
+    name: ClassVar[str] = "locks"
+    help: ClassVar[str] = "List who holds which lock; release one by force."
+
+    @classmethod
+    def add_arguments(cls, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("--json", action="store_true", help="One JSON array, for programs.")
+        parser.add_argument(
+            "--watch",
+            type=float,
+            nargs="?",
+            const=2.0,
+            metavar="SECONDS",
+            help="List again and again until Ctrl-C. Default: every %(const)s seconds.",
+        )
+        parser.add_argument(
+            "--release", metavar="RESOURCE", help="End the holder whose token is --token."
+        )
+        parser.add_argument("--token", type=int, help="The token as it was listed.")
+        parser.add_argument(
+            "--after-restore",
+            action="store_true",
+            help="After restoring a backup: lift every token above what was lost.",
+        )
+
+    def run(self, options: dict[str, Any]) -> None:
+        if options["after_restore"]:
+            count = fence.lift(self.database, _operator())
+            self.stdout.write(f"The tokens of {count} resources were lifted; holders are fenced.")
+        elif options["release"] is not None:
+            self._release(options["release"], options["token"])
+        else:
+            self._list(as_json=options["json"], every=options["watch"])
+
+    def _release(self, resource: str, token: int | None) -> None:
+        if token is None:
+            raise CommandError("--release needs --token: the token as it was listed.")
+        if not locks[self.database].force_release(resource, token, by=_operator()):
+            raise CommandError(
+                f"{resource} is not held under token {token} any more: nothing was done."
+            )
+        self.stdout.write(f"{resource}: the holder with token {token} was ended.")
+
+    def _list(self, *, as_json: bool, every: float | None) -> None:
+        try:
+            while True:
+                self.stdout.write(self._listing(as_json=as_json))
+                if every is None:
+                    return
+                self.stdout.flush()
+                time.sleep(every)
+        except KeyboardInterrupt:
+            return
+
+    def _listing(self, *, as_json: bool) -> str:
+        holders = locks[self.database].holders()
+        if as_json:
+            return json.dumps([asdict(row) for row in holders], cls=DjangoJSONEncoder)
+        return _table([HEADINGS, *map(_row, holders)])
+
+
+def _operator() -> str:
+    try:
+        return f"{getpass.getuser()} (command line)"
+    except (KeyError, OSError):  # a container without a passwd entry
+        return "command line"
+
+
+def _row(holder: Holder) -> tuple[str, ...]:
+    who = f"{holder.host} pid {holder.pid or '?'} {holder.application}".strip()
+    return (
+        holder.resource,
+        holder.state.value,
+        str(holder.token),
+        f"last: {who}" if holder.state is LockState.FREE and holder.host else who,
+        f"{holder.acquired_at:%Y-%m-%d %H:%M:%S}" if holder.acquired_at else "-",
+        _lease(holder),
+        holder.backend,
+    )
+
+
+def _lease(holder: Holder) -> str:
+    if holder.state is LockState.FREE:
+        return "-"
+    if holder.expires_at is None:
+        return "session-bound"
+    return f"{(holder.expires_at - timezone.now()).total_seconds():+.0f} s"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
