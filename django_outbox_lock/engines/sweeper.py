@@ -24,7 +24,7 @@ from django_outbox_lock.engines.results import Bookkeeper, Record
 from django_outbox_lock.engines.returning import Returns
 from django_outbox_lock.engines.routing import Policies, Routing
 from django_outbox_lock.engines.triage import Triage
-from django_outbox_lock.exceptions import LockLost, TooManyHangingSends
+from django_outbox_lock.exceptions import TooManyHangingSends
 from django_outbox_lock.models import OutboxMessage
 from django_outbox_lock.querysets.glance import Glance, glance
 
@@ -160,7 +160,7 @@ class Sweeper(Engine):
         self._returning = bool(self._glance.holds) or self._topics_want(self._glance.now)
 
     def work(self, handle: LockHandle) -> bool:
-        if self._unwritten is not None:
+        if self._unwritten:
             self._write(handle, self._unwritten)
         if self._returning:
             with self._marker.fenced(handle):
@@ -171,6 +171,7 @@ class Sweeper(Engine):
         record = self._deliver(handle, page)
         if record:
             self._write(handle, record)
+            self._size.worked()
         if self._courier.hanging >= self.options.max_hanging:
             raise TooManyHangingSends(
                 f"{self._courier.hanging} calls of publishers gave no answer and hang."
@@ -204,13 +205,10 @@ class Sweeper(Engine):
         self._unwritten = None
         try:
             self._marker.write(handle, record)
-        except LockLost:
-            raise
         except (DatabaseError, InterfaceError):
             self._unwritten = record.confirmed()
             self._size.failed()
             raise
-        self._size.worked()
         self._circuits.written(record.circuits, record.now)
         self.totals.add(record)
         self._cycle_totals.add(record)
