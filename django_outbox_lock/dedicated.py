@@ -38,13 +38,15 @@ class LockSession:
 
     ``options`` are added to the driver's; ``prepare`` is called with a cursor once after each
     connect and returns the server's number of the session, which is then ``session_id``. ``keys``
-    are the locks that the session holds; only its user of the moment may change them.
+    are the locks that the session holds, ``is_set_up`` is False after each connect; only the
+    session's user of the moment may change them.
     """
 
     def __init__(
         self, alias: str, options: dict[str, Any], prepare: Callable[[CursorWrapper], str]
     ) -> None:
         self.session_id = ""
+        self.is_set_up = False
         self.keys: set[str] = set()
         self._alias = alias
         self._options = options
@@ -126,6 +128,7 @@ class LockSession:
             wrapper.close()
             raise
         self.keys.clear()
+        self.is_set_up = False
         self._wrapper, self._raw = wrapper, wrapper.connection
         return wrapper
 

@@ -89,7 +89,11 @@ locks = Locks()
 def choose(alias: str, settings: BackendSettings) -> BaseLockBackend:
     """The backend that is set, else the one native to the database if its probe succeeds."""
     backend = build(alias, settings)
-    result = backend.probe()
+    try:
+        result = backend.probe()
+    except BaseException:
+        backend.close()
+        raise
     if result.usable:
         return backend
     backend.close()

@@ -80,8 +80,8 @@ class LeaseTableLock(BaseLockBackend):
                 yield Live(self.store_key(row.resource), session_id=row.session_id)
 
     def idle(self) -> None:
-        """Close the connection of the thread that renewed."""
-        connections[self.alias].close()
+        """Close the connections of the thread that renewed."""
+        connections.close_all()
 
     @contextmanager
     def _row(self) -> Iterator[BaseDatabaseWrapper]:

@@ -53,7 +53,7 @@ class SessionLockBackend(BaseLockBackend):
         super().reset()
         if "_session" in vars(self):
             self._session.disown()
-        self._session = LockSession(self.session_using, self.connection_options(), self._prepare)
+        self._session = self._new_session()
 
     # The part of a room.
 
@@ -167,11 +167,10 @@ class SessionLockBackend(BaseLockBackend):
     def probe(self) -> ProbeResult:
         """Find out whether the server's locks are real and nobody stands in between.
 
-        The sessions are left as the server makes them: behind a pooler a setting would stay on
-        for strangers.
+        It sets nothing up on its sessions: behind a pooler a setting would stay on for strangers.
         """
         key = self.store_key(f"probe-{uuid.uuid4()}")
-        first, second = self._plain_session(), self._plain_session()
+        first, second = self._new_session(), self._new_session()
         try:
             with first.use(0) as one, second.use(0) as two:
                 if first.session_id == second.session_id:
@@ -199,6 +198,9 @@ class SessionLockBackend(BaseLockBackend):
 
     def _grant(self, connection: BaseDatabaseWrapper, claim: fence.Claim, key: str) -> Grant | None:
         with connection.cursor() as cursor:
+            if not self._session.is_set_up:
+                self.prepare(cursor)
+                self._session.is_set_up = True
             if not self.try_lock(cursor, key):
                 return None
         self._session.keys.add(key)
@@ -253,12 +255,8 @@ class SessionLockBackend(BaseLockBackend):
         with transaction.atomic(using=self.alias), connections[self.alias].cursor() as cursor:
             yield cursor
 
-    def _plain_session(self) -> LockSession:
+    def _new_session(self) -> LockSession:
         return LockSession(self.session_using, self.connection_options(), self.session_id)
-
-    def _prepare(self, cursor: CursorWrapper) -> str:
-        self.prepare(cursor)
-        return self.session_id(cursor)
 
     def _is_on_session(self, handle: LockHandle) -> bool:
         return self._session.is_open and self._session.session_id == handle.session_id
