@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from tests.servers import ports, spawn, tree
+from tests.servers.clock import Clock
 
 if TYPE_CHECKING:
     import socket
@@ -37,7 +38,8 @@ class Server(abc.ABC):
 
     ``stop()``, ``kill()`` and a new ``start()`` keep port and data; ``close()``, the end of a
     ``with`` block and the end of the process remove the data. A runner that is killed takes its
-    servers with it. Not thread-safe: one thread at a time calls the methods.
+    servers with it. Not thread-safe: one thread at a time calls the methods. With ``clock=True``,
+    where a server takes it, its wall clock can be moved by ``shift_clock``.
     """
 
     name: ClassVar[str]
@@ -49,7 +51,8 @@ class Server(abc.ABC):
     start_timeout: ClassVar[float] = 60.0
     stop_timeout: ClassVar[float] = 20.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: bool = False) -> None:
+        self._clock = Clock() if clock else None
         self._process: spawn.Child | None = None
         self._frozen: list[tree.Process] = []
         self._prepared = False
@@ -82,6 +85,10 @@ class Server(abc.ABC):
     def version(self) -> str:
         """The version, as told by the running server."""
 
+    def wall_clock(self) -> float:
+        """What the running server takes for the time, in seconds since 1970."""
+        raise NotImplementedError
+
     def environment(self) -> Mapping[str, str]:
         """Variables that the program needs beyond PATH, LANG and HOME."""
         return {}
@@ -99,11 +106,14 @@ class Server(abc.ABC):
         """Start and wait until a client is answered. Raises ServerMissing or ServerError."""
         if self.running:
             return self
-        if reason := self.missing():
+        if reason := self.missing() or (self._clock and self._clock.missing()):
             raise ServerMissing(reason)
         self._prepare_once()
+        command = self.command()
+        if self._clock:
+            command = [*self._clock.prefix(self.directory, self.account), *command]
         self._process = spawn.popen(
-            spawn.unprivileged(self.command(), self.account),
+            spawn.unprivileged(command, self.account),
             log=self.log,
             cwd=self.directory,
             env=spawn.environment(self.directory, self.environment()),
@@ -148,6 +158,18 @@ class Server(abc.ABC):
         for process in reversed(self._frozen):
             process.send(signal.SIGCONT)
         self._frozen = []
+
+    def shift_clock(self, seconds: float) -> None:
+        """Set the wall clock to the machine's time plus ``seconds``, also of a later start.
+
+        Nothing that waits for a period is moved: the monotonic clock stays. Returns when
+        ``wall_clock`` has followed, and raises ServerError if it does not.
+        """
+        if self._clock is None:
+            raise ServerError(f"{self.title} was made without clock=True")
+        self._clock.shift(seconds)
+        if self.running and not self._clock.followed_by(self.wall_clock):
+            raise ServerError(f"{self.title} does not follow the clock that it was given")
 
     def close(self) -> None:
         """End, remove all files and give the port back."""
@@ -244,5 +266,7 @@ class Server(abc.ABC):
         tree.end(family)
         if self._process is not None:
             self._process.wait(self.stop_timeout)
+            if self._clock:
+                self._clock.forget(self._process.pid)
         self._process = None
         self._frozen = []

@@ -24,8 +24,8 @@ class MysqldServer(DatabaseServer):
     scheme = "mysql"
     superuser = "root"
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__()
+    def __init__(self, settings: Mapping[str, str] | None = None, *, clock: bool = False) -> None:
+        super().__init__(clock=clock)
         self.settings = dict(settings or {})
 
     def program(self) -> list[str]:
@@ -71,6 +71,10 @@ class MysqldServer(DatabaseServer):
     @property
     def version(self) -> str:
         return wire.mysql(self.port)
+
+    def wall_clock(self) -> float:
+        ((now,),) = self.execute("SELECT UNIX_TIMESTAMP(SYSDATE(6))")
+        return float(now)
 
     def execute(self, statement: str, database: str = DATABASE) -> list[tuple[Any, ...]]:
         import MySQLdb

@@ -33,8 +33,8 @@ class PostgreSQL(DatabaseServer):
     superuser = "postgres"
     stop_signal = signal.SIGINT  # SIGTERM would wait for the clients
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__()
+    def __init__(self, settings: Mapping[str, str] | None = None, *, clock: bool = False) -> None:
+        super().__init__(clock=clock)
         self.settings = dict(settings or {})
 
     def installed(self) -> bool:
@@ -74,6 +74,10 @@ class PostgreSQL(DatabaseServer):
     @property
     def version(self) -> str:
         return wire.postgresql(self.port)["server_version"]
+
+    def wall_clock(self) -> float:
+        ((now,),) = self.execute("SELECT extract(epoch FROM clock_timestamp())")
+        return float(now)
 
     def execute(self, statement: str, database: str = DATABASE) -> list[tuple[Any, ...]]:
         return run(self.port, database, statement)

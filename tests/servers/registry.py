@@ -16,6 +16,14 @@ _CLASSES: Final = {
     "rabbitmq": "rabbitmq.RabbitMQ",
     "chromium": "chromium.Chromium",
     "spin": "spin.Spin",
+    "redis": "redis.Redis",
+    "dynalite": "dynalite.Dynalite",
+    "moto": "moto.Moto",
+    "dynamodb-local": "dynamodb_local.DynamoDBLocal",
+    "azurite": "azurite.Azurite",
+    "secantusdb": "secantusdb.SecantusDB",
+    "firestore": "firestore.Firestore",
+    "libfaketime": "libfaketime.Libfaketime",
 }
 NAMES: Final = tuple(_CLASSES)
 

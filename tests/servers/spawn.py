@@ -35,6 +35,12 @@ def account(preferred: str) -> Account | None:
         return pwd.getpwnam("nobody")
 
 
+def reachable(path: Path) -> bool:
+    """Whether every user may come to ``path``, and to the file that it may be a link to."""
+    folders = {*path.absolute().parents, *path.resolve().parents}
+    return all(folder.stat().st_mode & 0o001 for folder in folders)
+
+
 def give(path: Path, user: Account | None) -> None:
     """Make ``user`` the owner of one file or directory; nothing to do unless root."""
     if user:

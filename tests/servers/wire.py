@@ -5,6 +5,12 @@ from __future__ import annotations
 import re
 import socket
 import struct
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from email.message import Message
 
 _TIMEOUT = 5.0
 
@@ -44,3 +50,41 @@ def amqp(port: int) -> str:
     if not found:
         raise ConnectionError(f"no Connection.Start frame with a version: {frame[:80]!r}")
     return frame[found.end() : found.end() + found[1][0]].decode()
+
+
+def redis(port: int, command: str) -> list[str]:
+    """The parts of Redis's answer to a command without spaces in its arguments."""
+    with (
+        socket.create_connection(("127.0.0.1", port), _TIMEOUT) as connection,
+        connection.makefile("rb") as stream,
+    ):
+        connection.sendall(f"{command}\r\n".encode())
+        return _redis_parts(stream)
+
+
+def _redis_parts(stream: IO[bytes]) -> list[str]:
+    kind, text = stream.read(1), stream.readline().decode().rstrip()
+    if kind == b"*":
+        return [part for _ in range(int(text)) for part in _redis_parts(stream)]
+    if kind == b"$":
+        return [stream.read(int(text) + 2)[:-2].decode()]
+    if kind == b"+":
+        return [text]
+    raise ConnectionError(f"Redis answered {kind + text.encode()!r}")
+
+
+def http(port: int, path: str = "/", body: str | None = None) -> tuple[Message, str]:
+    """The headers and the text of an HTTP server's answer, whatever its status."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT)
+    try:
+        connection.request("GET" if body is None else "POST", path, body)
+        answer = connection.getresponse()
+        return answer.headers, answer.read().decode(errors="replace")
+    finally:
+        connection.close()
+
+
+def http_date(port: int) -> float:
+    """What an HTTP server takes for the time, in whole seconds since 1970."""
+    headers, _ = http(port)
+    return parsedate_to_datetime(headers["Date"]).timestamp()
