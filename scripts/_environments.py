@@ -67,8 +67,9 @@ def demo() -> Environment:
 
 def full() -> Environment:
     """Every driver and tool: for the suite, the benchmarks, the checks and the documentation."""
-    extras = ("postgresql", "mysql", "mssql", "rabbitmq")
-    needed = requirements("demo", "test", "lint", "docs", extras=extras)
+    drivers = ("postgresql", "mysql", "mssql", "rabbitmq")
+    stores = ("redis", "dynamodb", "azure", "mongodb", "firestore")
+    needed = requirements("demo", "test", "lint", "docs", extras=(*drivers, *stores))
     return Environment("full", (*needed, "--editable=."), parts=_machine.DRIVERS)
 
 

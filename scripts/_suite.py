@@ -21,14 +21,30 @@ if TYPE_CHECKING:
 # One process each; a service goes with the database that its tests use.
 RUNS = {
     "sqlite": ("rabbitmq", "chromium", "spin"),
-    "postgresql": ("pgbouncer",),
-    "mariadb": (),
-    "mysql": (),
+    "postgresql": (
+        "pgbouncer",
+        "redis",
+        "dynalite",
+        "moto",
+        "dynamodb-local",
+        "azurite",
+        "secantusdb",
+        "firestore",
+        "libfaketime",
+    ),
+    "mariadb": ("libfaketime",),
+    "mysql": ("libfaketime",),
     "mssql": (),
 }
 CHOICES = sorted({name for run in RUNS.items() for name in (run[0], *run[1])})
-OPTIONAL = {"mysql", "mssql"}
-TITLES = {"mysql": "MySQL", "mssql": "SQL Server"}
+OPTIONAL = {"mysql", "mssql", "firestore", "dynamodb-local"}
+FETCHED = {"mysql": "MySQL (70 MB)", "dynalite": "dynalite and Azurite (200 MB)"}
+TITLES = {
+    "mysql": "MySQL",
+    "mssql": "SQL Server",
+    "firestore": "Firestore emulator",
+    "dynamodb-local": "DynamoDB Local",
+}
 
 # Addresses that plain pytest would use as they are; here every run starts its own servers.
 GIVEN = {"DATABASE_URL", "SECOND_DATABASE_URL", "BROKER_URL"}
@@ -79,13 +95,14 @@ def test(arguments: list[str]) -> int:
 
 
 def provide_servers(runs: list[tuple[str, ...]]) -> None:
-    """Install the servers with apt; MySQL, which Debian's releases lack, is fetched beside them."""
+    """Install the servers with apt; what Debian's releases lack is fetched beside them."""
     names = {name for run in runs for name in run}
     wanted = [servers.get(name) for name in sorted(names - OPTIONAL - {"sqlite"})]
-    _machine.provide(_machine.Part(each.title, each.apt, each.installed) for each in wanted)
-    if "mysql" in names:
-        print("Looking for MySQL, or fetching it into the cache (70 MB)", flush=True)
-        servers.get("mysql").missing()
+    packaged = [each for each in wanted if each.apt]
+    _machine.provide(_machine.Part(each.title, each.apt, each.installed) for each in packaged)
+    for name in sorted(names & FETCHED.keys()):
+        print(f"Looking for {FETCHED[name]}, or fetching it into the cache", flush=True)
+        servers.get(name).missing()
 
 
 @dataclass(frozen=True)

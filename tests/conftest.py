@@ -66,12 +66,13 @@ class StartManage(Protocol):
 @pytest.fixture
 def running_server(request: pytest.FixtureRequest) -> Callable[[str], servers.Server]:
     """A function that gives a server of this whole run; never kill it, others need it."""
-    started = request.config.stash[RUN].started
+    run = request.config.stash[RUN]
 
     def running(name: str) -> servers.Server:
-        if name not in started:
+        server = run.server(name)
+        if server is None:
             pytest.fail(f"{name} was not started by this run: mark the test server({name!r})")
-        return started[name]
+        return server
 
     return running
 
@@ -85,7 +86,9 @@ def server(
 
 
 @pytest.fixture
-def private_server() -> Iterator[Callable[..., servers.Server]]:
+def private_server(
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[..., servers.Server]]:
     """A function that starts a fresh server for this test alone, which it may kill.
 
     Call it from the main thread: a server ends with the thread that started it.
@@ -93,7 +96,9 @@ def private_server() -> Iterator[Callable[..., servers.Server]]:
     with ExitStack() as stack:
 
         def start(name: str, **options: Any) -> servers.Server:
-            return stack.enter_context(servers.get(name, **options))
+            server = stack.enter_context(servers.get(name, **options))
+            request.config.stash[RUN].note(server)
+            return server
 
         yield start
 

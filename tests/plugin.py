@@ -27,10 +27,22 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 DATABASES = ("sqlite", "postgresql", "mariadb", "mysql", "mssql")
-SERVICES = ("rabbitmq", "pgbouncer", "chromium", "spin")
+EAGER = ("rabbitmq", "pgbouncer", "chromium", "spin", "libfaketime")
+# Started when a test first asks for them.
+LAZY = (
+    "redis",
+    "dynalite",
+    "moto",
+    "dynamodb-local",
+    "azurite",
+    "secantusdb",
+    "firestore",
+)
+SERVICES = EAGER + LAZY
 
-# What nobody can be asked to have: a run on it ends with NOT_EXERCISED instead of a failure.
-OPTIONAL = {"mysql", "mssql"}
+# What nobody can be asked to have: a run on such a database ends with NOT_EXERCISED instead of a
+# failure, and a run with such a service goes on without it.
+OPTIONAL = {"mysql", "mssql", "firestore", "dynamodb-local"}
 NOT_EXERCISED = 77
 
 DATABASE_FIXTURES = {"db", "transactional_db", "live_server"}
@@ -53,9 +65,27 @@ class Run:
     database: str
     names: list[str]
     started: dict[str, servers.Server] = field(default_factory=dict)
+    waiting: dict[str, servers.Server] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
     exercised: list[Exercised] = field(default_factory=list)
     private: bool = True
     deselected: int = 0
+
+    def server(self, name: str) -> servers.Server | None:
+        """A server of this run, started when it is first asked for; None when it has no such."""
+        if name in self.waiting:
+            self.add(name, self.waiting[name].start())
+            del self.waiting[name]
+        return self.started.get(name)
+
+    def add(self, name: str, server: servers.Server) -> None:
+        self.started[name] = server
+        self.note(server)
+
+    def note(self, server: servers.Server) -> None:
+        """Put a running server on the list of what was exercised, once."""
+        if all(item.name != server.title for item in self.exercised):
+            self.exercised.append(Exercised(server.title, server.version, server.label))
 
 
 RUN = pytest.StashKey[Run]()
@@ -79,9 +109,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     early_config.stash[RUN] = run
     if not (options.help or options.version):
         start_database(early_config, run)
-        for name in run.names:
-            if name in SERVICES:
-                start(early_config, run, name)
+        for name in [name for name in run.names if name in SERVICES]:
+            (start if name in EAGER else find)(early_config, run, name)
     return (yield)
 
 
@@ -149,11 +178,24 @@ def start(config: pytest.Config, run: Run, name: str) -> servers.Server:
         msg = f"--on {name}: {missing}"
         raise pytest.UsageError(msg) from None
     config.add_cleanup(server.close)
-    run.started[name] = server
-    run.exercised.append(Exercised(server.title, server.version, server.label))
+    run.add(name, server)
     if name == "rabbitmq":
         os.environ.setdefault("BROKER_URL", server.url)
     return server
+
+
+def find(config: pytest.Config, run: Run, name: str) -> None:
+    """Have the service *name* ready to be started, or go on without it if it is optional."""
+    server = servers.get(name)
+    if reason := server.missing():
+        if name not in OPTIONAL:
+            msg = f"--on {name}: {reason}"
+            raise pytest.UsageError(msg)
+        run.missing[name] = reason
+        run.names.remove(name)
+    else:
+        config.add_cleanup(server.close)
+        run.waiting[name] = server
 
 
 def not_exercised(name: str, reason: str) -> None:
@@ -213,10 +255,12 @@ def pytest_terminal_summary(
         len(stats.get("failed", []) + stats.get("error", [])),
     )
     run = config.stash[RUN]
-    write_report(run.exercised, {}, passed=passed, failed=failed)
+    write_report(run.exercised, run.missing, passed=passed, failed=failed)
     terminalreporter.section("servers exercised")
     for item in run.exercised:
         terminalreporter.write_line(f"{item.name} {item.version} ({item.label})")
+    for name, reason in run.missing.items():
+        terminalreporter.write_line(f"not exercised: {name} ({reason})")
     if run.deselected:
         terminalreporter.write_line(
             f"{run.deselected} tests deselected: they belong to servers that --on did not name"

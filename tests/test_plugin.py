@@ -131,6 +131,32 @@ def missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "report.json"
 
 
+def test_a_service_starts_when_a_test_first_asks(
+    monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    """Chromium stands for one here: its start only checks that it is there."""
+    service = Chromium()
+    monkeypatch.setattr(Chromium, "path", "true")
+    monkeypatch.setattr(Chromium, "version", "1")
+    monkeypatch.setattr(servers, "get", lambda _: service)
+    run = plugin.plan(["redis"])
+    plugin.find(pytestconfig, run, "redis")
+    assert run.exercised == []
+    assert run.server("redis") is run.server("redis") is service
+    assert [item.name for item in run.exercised] == ["Chromium"]
+    assert run.server("dynalite") is None
+
+
+@pytest.mark.usefixtures("missing")
+def test_a_run_goes_on_without_an_optional_service(pytestconfig: pytest.Config) -> None:
+    run = plugin.plan(["firestore"])
+    plugin.find(pytestconfig, run, "firestore")
+    assert run.names == ["sqlite"]
+    assert "Nothing is not installed" in run.missing["firestore"]
+    with pytest.raises(pytest.UsageError, match="--on redis: Nothing is not installed"):
+        plugin.find(pytestconfig, plugin.plan(["redis"]), "redis")
+
+
 @pytest.mark.usefixtures("missing")
 def test_a_missing_server_fails_with_the_line_that_installs_it(
     pytestconfig: pytest.Config,

@@ -18,6 +18,7 @@ from tests.servers.chromium import Chromium
 from tests.servers.database import DatabaseServer
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgresql import PostgreSQL
+from tests.stores import STORES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ def each(*names: str) -> pytest.MarkDecorator:
 
 
 each_database = each("postgresql", "mariadb", "mysql")
-each_server = each("postgresql", "mariadb", "mysql", "rabbitmq")
+each_server = each("postgresql", "mariadb", "mysql", "rabbitmq", *STORES)
 
 
 @pytest.fixture
@@ -222,7 +223,10 @@ def test_an_unknown_name_is_refused() -> None:
         servers.get("oracle")
 
 
-@pytest.mark.parametrize("name", [name for name in servers.NAMES if name != "mysql"])
+NOT_OF_APT = {"mysql", "moto", "secantusdb", "firestore", "dynamodb-local"}
+
+
+@pytest.mark.parametrize("name", [name for name in servers.NAMES if name not in NOT_OF_APT])
 def test_a_missing_server_names_the_line_that_installs_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
