@@ -11,9 +11,11 @@ import re
 import shlex
 import subprocess
 import sys
+from argparse import ArgumentParser, _SubParsersAction
 from typing import TYPE_CHECKING
 
 import pytest
+from django.core.management import BaseCommand, load_command_class
 
 from django_outbox_lock import conf
 from django_outbox_lock.backends import archives, locks, publishers
@@ -191,6 +193,29 @@ def test_every_option_stands_on_a_page_that_names_its_class() -> None:
         if not any(f"`{option}`" in text and cls.__name__ in text for text in pages)
     }
     assert missing == set()
+
+
+@pytest.mark.parametrize("name", ["runsweeper", "runarchiver", "runlocked", "outbox"])
+def test_every_argument_of_a_command_is_documented(name: str) -> None:
+    """Apart from those that Django gives every command."""
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    command = load_command_class("django_outbox_lock", name)
+    for heading, parser in parsers(command.create_parser("manage.py", name), name):
+        section = page.partition(f"\n## `{heading}`\n")[2].partition("\n## ")[0]
+        told = set(re.findall(r"^\| `(--[\w-]+)` \|", section, re.MULTILINE))
+        assert told == arguments(parser) - arguments(BaseCommand().create_parser("", "")), heading
+
+
+def parsers(parser: ArgumentParser, name: str) -> list[tuple[str, ArgumentParser]]:
+    """The parser of a command or, where it has verbs, those of its verbs."""
+    verbs = [a.choices for a in parser._actions if isinstance(a, _SubParsersAction)]
+    if not verbs:
+        return [(name, parser)]
+    return [(f"{name} {verb}", verb_parser) for verb, verb_parser in verbs[0].items()]
+
+
+def arguments(parser: ArgumentParser) -> set[str]:
+    return {s for a in parser._actions for s in a.option_strings if s.startswith("--")} - {"--help"}
 
 
 def test_every_section_is_documented() -> None:
