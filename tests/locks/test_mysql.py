@@ -57,6 +57,7 @@ class UseTests(UserLocks):
     def test_the_session_ends_when_silent_and_waits_for_rows_two_seconds(
         self, backend: MySQLLock
     ) -> None:
+        assert backend.obtain("nightly")
         with backend._session.use(1) as connection, connection.cursor() as cursor:
             cursor.execute(
                 "SELECT @@SESSION.wait_timeout, @@SESSION.interactive_timeout, "
