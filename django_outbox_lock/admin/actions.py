@@ -12,13 +12,13 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
+from django.db.models import Max
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from django_outbox_lock.admin.base import ModelAdmin
 from django_outbox_lock.admin.paginator import LIMIT, BoundedPaginator
-from django_outbox_lock.models import OutboxMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ _TEMPLATE = "admin/django_outbox_lock/outboxmessage/confirm.html"
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """An action: which messages it concerns, what it does, and how that is told."""
+    """An action: which messages it concerns (by index), what it does, and how that is told."""
 
     action: str
     concerned: Callable[[Any], Any]
@@ -51,7 +51,7 @@ class Verb:
 
 REQUEUE = Verb(
     action="requeue",
-    concerned=lambda rows: rows.filter(state=OutboxMessage.State.DEAD),
+    concerned=lambda rows: rows.dead(),
     act=lambda rows: rows.requeue(limit=LIMIT),
     title=_("Requeue messages"),
     question=lambda count: ngettext(
@@ -76,7 +76,7 @@ REQUEUE = Verb(
 )
 KILL = Verb(
     action="kill",
-    concerned=lambda rows: rows.filter(state=OutboxMessage.State.OUTSTANDING),
+    concerned=lambda rows: rows.filter(due_at__isnull=False),
     act=lambda rows: rows.kill(limit=LIMIT),
     title=_("Mark messages dead"),
     question=lambda count: ngettext(
@@ -127,7 +127,7 @@ class MessageActions(ModelAdmin):
         if request.POST.get(CONFIRMED) and up_to.isdecimal():
             self._act(request, concerned.filter(pk__lte=int(up_to)), verb)
             return None
-        newest = concerned.order_by("-pk").values_list("pk", flat=True).first()
+        newest = concerned.aggregate(newest=Max("pk"))["newest"]
         if newest is None:
             self.message_user(request, verb.none, messages.WARNING)
             return None
@@ -159,7 +159,7 @@ class MessageActions(ModelAdmin):
         }
 
     def _act(self, request: HttpRequest, rows: QuerySet[Any], verb: Verb) -> None:
-        only = list(rows.order_by("-pk")[:2])
+        only = list(rows.order_by()[:2])
         count = verb.act(rows)
         if not count:
             self.message_user(request, verb.none, messages.WARNING)

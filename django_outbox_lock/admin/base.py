@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.views.main import ChangeList
 from django.db import connections, transaction
+from django.utils.text import capfirst
 
 from django_outbox_lock.admin import databases, window
 from django_outbox_lock.admin.paginator import LIMIT, BoundedPaginator
@@ -59,6 +60,13 @@ class ReadOnlyAdmin(ModelAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return BoundedChangeList
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Named like the table: there is nothing to select."""
+        title = {"title": capfirst(str(self.opts.verbose_name_plural))}
+        return super().changelist_view(request, {**title, **(extra_context or {})})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """With the server's clock beside every row, as it is what due times are compared with."""

@@ -129,5 +129,4 @@ class LockAdmin(ForceRelease, ReadOnlyAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        extra = {"title": _("Locks"), **(extra_context or {})}
-        return super().changelist_view(request, extra)
+        return super().changelist_view(request, extra_context)

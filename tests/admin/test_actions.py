@@ -10,6 +10,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.urls import resolve
 
 from django_outbox_lock.admin import actions
 from django_outbox_lock.models import OutboxMessage
@@ -175,3 +176,10 @@ def test_beyond_the_limit_the_oldest_are_changed_and_the_rest_is_told(
     assert len(said(done)) == 2
     left = OutboxMessage.objects.filter(state=STATE.DEAD).values_list("pk", flat=True)
     assert list(left) == [max(row.pk for row in rows)]
+
+
+@pytest.mark.parametrize("model", ["outboxmessage", "lock"])
+def test_with_atomic_requests_each_batch_commits_by_itself(model: str) -> None:
+    """Else a fenced holder could be ended before its bump is durable."""
+    view: Any = resolve(url_of(model)).func
+    assert {"default", "other"} <= view._non_atomic_requests

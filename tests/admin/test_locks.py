@@ -43,9 +43,8 @@ def rows(client: Client) -> dict[str, str]:
     """The text of each line of the page, by resource."""
     page = client.get(url_of("lock"))
     assert page.status_code == 200
-    lines = re.findall(
-        r'<th scope="row"[^>]*>(.*?)</th>(.*?)</tr>', page.content.decode(), re.DOTALL
-    )
+    table = page.content.decode().partition('id="result_list"')[2]
+    lines = re.findall(r'<th scope="row"[^>]*>(.*?)</th>(.*?)</tr>', table, re.DOTALL)
     return {name: " ".join(re.sub(r"<[^>]*>", " ", rest).split()) for name, rest in lines}
 
 

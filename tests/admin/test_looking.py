@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from django.db import connection
 
 from django_outbox_lock import locks
 from django_outbox_lock.admin import looking
@@ -27,10 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask in a thread on SQLite, too: here it is a file, which takes a second connection."""
-    monkeypatch.setattr(
-        "django.db.backends.sqlite3.features.DatabaseFeatures.test_db_allows_multiple_connections",
-        True,
-    )
+    monkeypatch.setattr(connection.features, "test_db_allows_multiple_connections", True)
 
 
 @pytest.fixture
