@@ -137,6 +137,7 @@ class Engine:
                 f"{self.resource} cannot loop inside a transaction on {self.using!r} "
                 "(or with autocommit off): only a single cycle can run there."
             )
+        logger.info("%s on %r runs every %g s.", self.resource, self.using, self.interval)
         try:
             failures = 0
             while not self._stopping:
