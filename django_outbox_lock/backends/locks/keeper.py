@@ -22,6 +22,7 @@ logger = logging.getLogger("django_outbox_lock.locks")
 # After a proof that failed for an unknown reason the next one follows sooner than a third.
 _RETRIES_PER_LEASE = 12
 _SHARE_OF_LEASE = 3
+_PATIENCE = 2.0
 
 
 class Keeper:
@@ -75,10 +76,17 @@ class Keeper:
             return list(self._due)
 
     def close(self) -> None:
-        """Let both threads end soon; a handle that is added later starts them again."""
+        """End both threads; a handle that is added later starts them again.
+
+        Waits for them, so that their connections are closed, but not for long: one may hang.
+        """
         with self._changed:
+            threads = (self._renewer, self._watchdog)
             self._renewer = self._watchdog = None
             self._changed.notify_all()
+        for thread in threads:
+            if thread not in {None, threading.current_thread()}:
+                thread.join(_PATIENCE)
 
     def _start(self) -> None:
         if self._renewer is None:
@@ -103,7 +111,10 @@ class Keeper:
                 self._renew(handle)
             except Exception:  # this thread must not end while there are handles
                 logger.exception("%s: the lock could not be looked after", handle.resource)
-        self._idle()
+        try:
+            self._idle()
+        except Exception:
+            logger.exception("%s: what is not needed any more could not be closed", self._name)
 
     def _next_due(self) -> LockHandle | None:
         """Wait for the next handle that is to be proved; None when this thread is to end."""
