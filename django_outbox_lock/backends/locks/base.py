@@ -147,7 +147,8 @@ class BaseLockBackend(Room):
             # A lease that is not over was ours all the time, and now runs out by itself.
             held = not self.session_bound and time.monotonic() < handle.deadline
             logger.warning("%s: the release got no answer: %s", handle.resource, error)
-        self._forget(handle)
+        finally:
+            self._forget(handle)
         if held:
             self._send(signals.lock_released, handle=handle)
         return held
@@ -159,8 +160,9 @@ class BaseLockBackend(Room):
             self.abandon(handle)
         except (Error, LockUnavailable) as error:
             logger.info("%s: the lost lock could not be given back: %s", handle.resource, error)
-        self._forget(handle)
-        self.announce_loss(handle, reason)
+        finally:
+            self._forget(handle)
+            self.announce_loss(handle, reason)
 
     def announce_loss(self, handle: LockHandle, reason: str) -> None:
         """Tell the log and, on a thread of their own, the receivers, who may wait or hang."""
