@@ -16,8 +16,8 @@ from django_outbox_lock.backends.publishers.rabbitmq import RabbitMQPublisher
 from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected, Sent
 from django_outbox_lock.testing import PublisherContract
+from tests.chaos.proxy import Proxy
 from tests.publishers.broker import Broker
-from tests.publishers.proxy import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,7 +93,7 @@ class TestRabbitMQ(PublisherContract):
         return self.broker.drain(self.topic, count)
 
     def cut(self) -> AbstractContextManager[None]:
-        return self.proxy.cut()
+        return self.proxy.down()
 
 
 class Liar(BasePublisher):

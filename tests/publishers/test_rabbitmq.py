@@ -19,9 +19,9 @@ import pytest
 from django_outbox_lock.backends.publishers.rabbitmq import RabbitMQPublisher, to_envelope
 from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
+from tests.chaos.proxy import Proxy
 from tests.publishers.broker import Broker
 from tests.publishers.envelopes import make_envelopes
-from tests.publishers.proxy import Proxy
 from tests.servers import ports
 from tests.servers.rabbitmq import RabbitMQ
 
@@ -214,7 +214,7 @@ def test_case_023_hanging_broker_costs_no_more_than_the_timeout(
     """Case 023: a send that gets no answer ends; afterwards the publisher works again."""
     publisher = make(url=through(proxy), confirm_timeout=0.3, connect_timeout=0.4)
     publish(publisher, batch())
-    with proxy.frozen():
+    with proxy.freeze():
         began = time.monotonic()
         with pytest.raises(TransportDown, match=r"confirmed nothing in 0\.3 s"):
             publish(publisher, batch(5))
@@ -229,7 +229,7 @@ def test_lost_while_idle_is_found_before_the_next_batch(
 ) -> None:
     publisher = make(url=through(proxy))
     publish(publisher, batch())
-    with proxy.cut():
+    with proxy.down():
         wait_until(lambda: our_threads() == [], what="the connection's thread ends")
     assert publish(publisher, batch()) == [Sent()]
 
@@ -237,7 +237,7 @@ def test_lost_while_idle_is_found_before_the_next_batch(
 def test_close_ends_a_call_in_progress(make: MakePublisher, proxy: Proxy) -> None:
     publisher = make(url=through(proxy))
     publish(publisher, batch())
-    with proxy.frozen():
+    with proxy.freeze():
         closer = threading.Timer(0.1, publisher.close)
         closer.start()
         with pytest.raises(TransportDown, match="closed"):
