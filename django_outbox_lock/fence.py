@@ -21,6 +21,7 @@ from django.db.models import F
 from django_outbox_lock import dberrors, keys, process
 from django_outbox_lock.clock import SECOND, ServerTime
 from django_outbox_lock.exceptions import LockLost
+from django_outbox_lock.holder import Claim, Ticket
 from django_outbox_lock.models import Lock
 
 if TYPE_CHECKING:
@@ -28,36 +29,22 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+__all__ = [
+    "Claim",
+    "Ticket",
+    "bounds_idle",
+    "bump",
+    "check",
+    "current_token",
+    "force",
+    "free",
+    "held",
+    "lift",
+    "touch",
+]
 
 # More acquisitions than any resource sees between two backups.
 LIFT = 1 << 32
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a backend writes into the registry when it has, or wants, a resource.
-
-    ``lease`` is in seconds. ``expires``: the row is to carry the end of the lease. ``arbitrated``:
-    the store has already shut out every other process that uses the same backend, so that an owner
-    that such a process left behind is history.
-    """
-
-    resource: str
-    lock_id: str
-    backend: str
-    lease: float
-    expires: bool
-    arbitrated: bool
-    session_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """What proves a holder to the fence."""
-
-    resource: str
-    lock_id: str
-    token: int
 
 
 def bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None = None) -> int | None:

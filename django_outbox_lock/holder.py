@@ -1,4 +1,4 @@
-"""Who holds a resource: the value that errors, the admin and commands show."""
+"""Who wants, has and had a resource: the values of the lock layer."""
 
 from __future__ import annotations
 
@@ -19,6 +19,33 @@ class LockState(enum.StrEnum):
     STALE = "stale"  # the registry says held, the store does not
     FOREIGN = "foreign"  # the store says held, the registry knows nothing of it
     UNVERIFIED = "not verified"  # the registry says held, the store could not be asked
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a backend writes into the registry when it has, or wants, a resource.
+
+    ``lease`` is in seconds. ``expires``: the row is to carry the end of the lease. ``arbitrated``:
+    the store has already shut out every other process that uses the same backend, so that an owner
+    that such a process left behind is history.
+    """
+
+    resource: str
+    lock_id: str
+    backend: str
+    lease: float
+    expires: bool
+    arbitrated: bool
+    session_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What proves a holder to the fence."""
+
+    resource: str
+    lock_id: str
+    token: int
 
 
 @dataclass(frozen=True, slots=True)
