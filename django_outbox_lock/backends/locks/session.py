@@ -127,7 +127,10 @@ class SessionLockBackend(BaseLockBackend):
         if not self._is_on_session(handle):
             return False
         try:
-            with self._session.use(self.lease) as connection:
+            with (
+                self._session.use(self.lease) as connection,
+                self._undone_on_error(connection, handle.store_key),
+            ):
                 freed = self._free(connection, handle)
                 return self._unlock(connection, handle.store_key) and freed
         except SessionLost:
