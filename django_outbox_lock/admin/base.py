@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from django.db.models import QuerySet
-    from django.http import HttpRequest
+    from django.http import HttpRequest, HttpResponse
 
     ModelAdmin = admin.ModelAdmin[Any]
 else:
@@ -63,7 +63,7 @@ class ReadOnlyAdmin(ModelAdmin):
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> Any:
+    ) -> HttpResponse:
         """Named like the table: there is nothing to select."""
         title = {"title": capfirst(str(self.opts.verbose_name_plural))}
         return super().changelist_view(request, {**title, **(extra_context or {})})

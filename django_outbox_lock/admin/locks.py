@@ -23,7 +23,7 @@ from django_outbox_lock.models import Lock
 if TYPE_CHECKING:
     import datetime as dt
 
-    from django.http import HttpRequest, HttpResponseBase
+    from django.http import HttpRequest, HttpResponse
 
 _BADGES = {
     LockState.HELD: ("good", _("held")),
@@ -128,5 +128,5 @@ class LockAdmin(ForceRelease, ReadOnlyAdmin):
     @outside_transactions
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponseBase:
+    ) -> HttpResponse:
         return super().changelist_view(request, extra_context)

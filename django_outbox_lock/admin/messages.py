@@ -15,7 +15,7 @@ from django_outbox_lock.admin.immutable import ImmutableMessageAdmin
 from django_outbox_lock.models import OutboxMessage
 
 if TYPE_CHECKING:
-    from django.http import HttpRequest, HttpResponseBase
+    from django.http import HttpRequest, HttpResponse
 
 _BADGES = {
     OutboxMessage.State.OUTSTANDING: "waiting",
@@ -63,7 +63,7 @@ class OutboxMessageAdmin(MessageActions, ImmutableMessageAdmin):
     @outside_transactions
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponseBase:
+    ) -> HttpResponse:
         return super().changelist_view(request, extra_context)
 
     @admin.display(description=_("state"))
