@@ -6,6 +6,7 @@ A machine that finds nothing proves nothing: so each wrong room must be caught.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +43,10 @@ def search(machine: type[Locking], examples: int, *, shrink: bool) -> None:
 
 @pytest.fixture
 def machine(
-    django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch
+    django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> Iterator[Callable[[type[Any]], type[Locking]]]:
     """A function that makes the machine for a room."""
+    caplog.set_level(logging.CRITICAL, logger="django_outbox_lock")  # else all of it is kept
     with django_db_blocker.unblock(), rooms.registry(monkeypatch) as connection:
 
         def make(room: type[Any]) -> type[Locking]:
