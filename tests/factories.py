@@ -25,8 +25,11 @@ else:
 
 
 def now() -> int:
-    """This host's clock, which the test servers share, in microseconds since 1970 UTC."""
-    return to_microseconds(timezone.now())
+    """This host's clock, which the test servers share, in microseconds since 1970 UTC.
+
+    In whole milliseconds, like SQLite's clock, which would else say that this is yet to come.
+    """
+    return to_microseconds(timezone.now()) // 1000 * 1000
 
 
 class ImmutableFactory(Factory):
