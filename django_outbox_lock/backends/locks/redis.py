@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from django_outbox_lock.backends.locks.base import Live
+from django_outbox_lock.backends.locks.base import Live, ProbeResult
 from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
 
@@ -23,8 +24,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# KEYS[1] is the lease; its value begins with the owner's lock id. A take whose answer was lost is
-# repeated: it finds its own id and says yes again.
+# KEYS[1] is the lease; its value begins with the owner's lock id.
 _ACQUIRE = """
 local held = redis.call('GET', KEYS[1])
 if held and string.sub(held, 1, string.len(ARGV[1])) ~= ARGV[1] then return 0 end
@@ -47,66 +47,123 @@ _ID_LENGTH = 32
 class RedisLock(StoreLockBackend):
     """``SET`` with ``PX`` for the lease, compare-and-act scripts for renewal and release.
 
-    ``url`` as redis-py takes it (``redis://``, ``rediss://``, ``unix://``); ``timeout`` in seconds
-    bounds connecting and each answer. The server's clock runs the lease. A failover or a restart
-    without persistence may lose the lease, never a token: the fence is in the database.
+    ``url`` as redis-py takes it (``redis://``, ``rediss://``, ``unix://``); with ``cluster`` it is
+    that of any node of a cluster. ``timeout`` in seconds bounds connecting and each answer. The
+    server's clock runs the lease. A failover or a restart without persistence may lose the lease,
+    never a token: the fence is in the database.
     """
 
     label = "redis"
     extra: ClassVar[str] = "redis"
 
-    def __init__(self, alias: str, *, url: str, timeout: float = 2.0, **options: Any) -> None:
+    def __init__(
+        self, alias: str, *, url: str, timeout: float = 2.0, cluster: bool = False, **options: Any
+    ) -> None:
         super().__init__(alias, **options)
-        # The client must not repeat a command by itself: a release that was applied and whose
-        # answer was lost would come back as "not yours".
-        self._client = redis.Redis.from_url(
-            url,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0),
-            client_name=f"outboxlock:{alias}",
-        )
-        self._acquire = self._client.register_script(_ACQUIRE)
-        self._extend = self._client.register_script(_EXTEND)
-        self._vacate = self._client.register_script(_VACATE)
+        # Refuses a wrong URL now; no connection is opened.
+        redis.ConnectionPool.from_url(url)
+        self._url = url
+        self._timeout = timeout
+        self._cluster = cluster
+
+    def reset(self) -> None:
+        super().reset()
+        self._opened: Any = None
+        self._opening = threading.Lock()
 
     def store_key(self, resource: str) -> str:
-        return f"outbox-lock:{{{super().store_key(resource)}}}"
+        # A cluster hashes what is in braces: each resource has its own slot.
+        return f"{self._prefix}{{{super().store_key(resource)}}}"
 
     def acquire(self, key: str, owner: Owner) -> bool:
-        return self._ask(self._acquire, key, owner.lock_id, _card(owner), self._milliseconds)
+        take = (key, owner.lock_id, _card(owner), self._milliseconds)
+        try:
+            return self._run(_ACQUIRE, *take)
+        except LockUnavailable:
+            # Perhaps only the answer got lost: the script says yes to its own id again.
+            return self._run(_ACQUIRE, *take)
 
     def extend(self, key: str, owner_id: str) -> bool:
-        return self._ask(self._extend, key, owner_id, self._milliseconds)
+        return self._run(_EXTEND, key, owner_id, self._milliseconds)
 
     def vacate(self, key: str, owner_id: str) -> bool:
-        return self._ask(self._vacate, key, owner_id)
+        return self._run(_VACATE, key, owner_id)
 
     def live(self) -> Iterator[Live]:
         with _telling():
-            for key in self._client.scan_iter(match="outbox-lock:*", count=1000):
+            for key in self._client.scan_iter(match=f"{self._prefix}*", count=1000):
                 value = self._client.get(key)
                 if value is not None:
                     yield _live(key.decode(), value.decode())
 
+    def probe(self) -> ProbeResult:
+        """Look, where that is allowed, whether the server may evict a lease to make room."""
+        result = super().probe()
+        policy = self._eviction_policy() if result.usable else ""
+        if not policy.startswith("allkeys-"):
+            return result
+        return ProbeResult(
+            True,
+            f"the Redis server's maxmemory-policy is {policy}: when its memory is full it may drop "
+            "a lease that is held",
+        )
+
     def disconnect(self) -> None:
-        self._client.close()
+        with self._opening:
+            client, self._opened = self._opened, None
+        # What a thread in the background is using now it may bring to its end.
+        for pool in _pools(client):
+            pool.disconnect(inuse_connections=False)
+
+    @property
+    def _prefix(self) -> str:
+        return f"outbox-lock:{self.space}:"
 
     @property
     def _milliseconds(self) -> int:
         return int(self.lease * 1000)
 
-    def _ask(self, script: Any, key: str, *arguments: object) -> bool:
+    @property
+    def _client(self) -> Any:
+        with self._opening:
+            if self._opened is None:
+                client = redis.RedisCluster if self._cluster else redis.Redis
+                # The client must not repeat a command by itself: a release that was applied and
+                # whose answer was lost would come back as "not yours".
+                self._opened = client.from_url(
+                    self._url,
+                    socket_timeout=self._timeout,
+                    socket_connect_timeout=self._timeout,
+                    retry=Retry(NoBackoff(), 0),
+                    client_name=f"outboxlock:{self.alias}",
+                )
+            return self._opened
+
+    def _run(self, script: str, key: str, *arguments: object) -> bool:
         with _telling():
-            return bool(script(keys=[key], args=arguments))
+            return bool(self._client.eval(script, 1, key, *arguments))
+
+    def _eviction_policy(self) -> str:
+        with _telling():
+            try:
+                return str(self._client.info("memory").get("maxmemory_policy", ""))
+            except redis.exceptions.NoPermissionError:
+                return ""
 
 
 @contextlib.contextmanager
 def _telling() -> Iterator[None]:
     try:
         yield
-    except redis.RedisError as error:
+    except (redis.RedisError, OSError) as error:
         raise LockUnavailable(f"Redis gave no answer: {error}") from error
+
+
+def _pools(client: Any) -> list[redis.ConnectionPool]:
+    if isinstance(client, redis.Redis):
+        return [client.connection_pool]
+    nodes = client.get_nodes() if client else []
+    return [node.redis_connection.connection_pool for node in nodes if node.redis_connection]
 
 
 def _card(owner: Owner) -> str:

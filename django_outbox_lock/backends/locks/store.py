@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import logging
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.core import checks
-from django.db import Error
+from django.db import Error, connections
+from django.db.transaction import TransactionManagementError
 
-from django_outbox_lock import dberrors, fence, process
-from django_outbox_lock.backends.locks.base import BaseLockBackend, Grant
-from django_outbox_lock.dedicated import LockSession
+from django_outbox_lock import dberrors, fence, keys, process, transactions
+from django_outbox_lock.backends.locks.base import BaseLockBackend, Grant, ProbeResult
+from django_outbox_lock.dedicated import LockSession, SessionLost
 from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.polling import in_background
 from django_outbox_lock.waits import limit_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
@@ -32,10 +35,13 @@ if TYPE_CHECKING:
     from django_outbox_lock.backends.locks.handle import LockHandle
     from django_outbox_lock.holder import Holder
 
+logger = logging.getLogger("django_outbox_lock.locks")
+
 T = TypeVar("T")
 
 ROW_WAIT = 2.0
 REGISTRY_WAIT = ROW_WAIT + 3
+_REMEMBERED_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +50,19 @@ class Owner:
 
     lock_id: str
     resource: str
-    host: str
-    pid: int
-    application: str
+    host: str = field(default_factory=process.host)
+    pid: int = field(default_factory=os.getpid)
+    application: str = field(default_factory=process.application)
 
 
 class StoreLockBackend(BaseLockBackend, abc.ABC):
     """What the rooms for stores outside the database have in common.
 
     ``namespace`` must be given: such a store is often shared by applications and environments.
+    With ``leave_to_expire`` a release only ends the renewal: nobody gets the resource before the
+    lease has run out, so that a very short job is not run twice by replicas whose schedules are a
+    little apart.
+
     A room turns what its client library raises into ``LockUnavailable``, except where the answer
     is definite.
     """
@@ -60,12 +70,18 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
     extra: ClassVar[str]
     """Name of the extra of this package that brings the client library."""
 
+    def __init__(self, alias: str, *, leave_to_expire: bool = False, **options: Any) -> None:
+        super().__init__(alias, **options)
+        if not isinstance(leave_to_expire, bool):
+            raise TypeError(f"leave_to_expire must be a bool, not {leave_to_expire!r}")
+        self.leave_to_expire = leave_to_expire
+
     def reset(self) -> None:
         super().reset()
         if "_registry" in vars(self):
             self._registry.disown()
         # A connection of our own: the caller of ``obtain`` may be inside a transaction.
-        self._registry = LockSession(self.session_using, {}, _limit_waits)
+        self._registry: LockSession = LockSession(self.session_using, {}, _limit_waits)
         self._tokens: dict[str, int] = {}
 
     # The part of a room.
@@ -85,26 +101,37 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
     def disconnect(self) -> None:
         """Close the client's connections; the next call opens them again."""
 
+    def missing(self) -> str | None:
+        """What ``provision`` would make, None if nothing; raises ``LockUnavailable``."""
+        return None
+
+    def provision(self) -> str:
+        """Make what the store needs and tell what was done; raises ``LockUnavailable``."""
+        return f"{self.label}: there is nothing to provision"
+
     # The same for all of them.
 
+    @property
+    def space(self) -> str:
+        """16 hexadecimal digits that keys of this namespace may begin with, to be found again."""
+        return keys.store_key(self.namespace, "")[:16]
+
     def take(self, resource: str, lock_id: str) -> Grant | None:
-        key = self.store_key(resource)
+        key, token = self.store_key(resource), None
         seen = self._seen(resource, key)
-        if not self.acquire(key, self._owner(resource, lock_id)):
-            self._tokens.pop(key, None)
-            return None
         try:
+            if not self.acquire(key, Owner(lock_id, resource)):
+                return None
             token = self._bump(resource, lock_id, seen)
+            if token is None:
+                token = self._bump_anew(resource, lock_id, seen)
             if token is not None and self.extend(key, lock_id):
                 self._tokens[key] = token
                 return Grant(token)
         except BaseException:
-            self._give_up(key, lock_id)
+            self._give_up(resource, lock_id, token)
             raise
-        self._give_up(key, lock_id)
-        if token is not None:  # the lease passed while the registry was asked
-            ticket = fence.Ticket(resource, lock_id, token)
-            self._unless_busy(lambda row: fence.free(row, ticket), otherwise=False)
+        self._give_up(resource, lock_id, token)
         return None
 
     def prove_once(self, handle: LockHandle) -> bool:
@@ -115,12 +142,19 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
         )
 
     def drop(self, handle: LockHandle) -> bool:
-        # If the row is busy, the next holder finds an owner of this backend there and goes on.
-        freed = self._unless_busy(lambda row: fence.free(row, handle.ticket), otherwise=True)
-        return self.vacate(handle.store_key, handle.lock_id) and freed
+        if self.leave_to_expire:
+            touched = self._unless_busy(lambda row: fence.touch(row, handle.ticket), otherwise=True)
+            return touched and time.monotonic() < handle.deadline
+        freed = self._freed(handle)
+        try:
+            return self._vacated(handle) and freed
+        except LockUnavailable:
+            if freed:  # else the registry has told already
+                raise
+            return False
 
     def abandon(self, handle: LockHandle) -> None:
-        self._give_up(handle.store_key, handle.lock_id)
+        self._give_up(handle.resource, handle.lock_id, None)  # the row tells that it expired
 
     def end_by_force(self, resource: str, holder: Holder) -> None:
         if holder.lock_id is not None:
@@ -134,54 +168,130 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
         self._registry.close()
         self.disconnect()
 
+    def probe(self) -> ProbeResult:
+        """Refuse a registry that a second connection cannot reach; the store is not asked."""
+        in_memory = getattr(connections[self.alias], "is_in_memory_db", None)  # SQLite's has it
+        if in_memory is None or not in_memory():
+            return ProbeResult(usable=True)
+        return ProbeResult(
+            False,
+            f"the tokens need a database that a second connection can reach, and {self.alias!r} is "
+            "an SQLite database in memory (tests: give it a file, or use the in-memory lock)",
+        )
+
     def check(self) -> list[checks.CheckMessage]:
         """E009: a store outside the database needs a namespace."""
         if self.namespace:
             return []
-        path = f"OUTBOX_LOCK[{self.alias!r}]['LOCK']['OPTIONS']"
-        return [
-            checks.Error(
-                f"{path}['namespace'] is empty, but the store may be shared with others.",
-                hint="Give a name that is unique to this application and environment, for "
-                "example 'shop-production'. (docs: checks.html#e009)",
-                id="django_outbox_lock.E009",
-            )
-        ]
-
-    def _owner(self, resource: str, lock_id: str) -> Owner:
-        return Owner(lock_id, resource, process.host(), os.getpid(), process.application())
+        text = (
+            f"OUTBOX_LOCK[{self.alias!r}]['LOCK']['OPTIONS']['namespace'] is empty, but the store "
+            "may be shared with others."
+        )
+        hint = (
+            "Give a name that is unique to this application and environment, for example "
+            "'shop-production'. (docs: checks.html#e009)"
+        )
+        return [checks.Error(text, hint=hint, id="django_outbox_lock.E009")]
 
     def _seen(self, resource: str, key: str) -> int:
-        """The token before the store is asked: of our own last turn, if nobody came between."""
-        if key not in self._tokens:
-            self._tokens[key] = self._unless_busy(
-                lambda row: fence.current_token(row, resource), otherwise=0
-            )
-        return self._tokens[key]
+        """The token before the store is asked, or one that was the last some time before."""
+        token = self._tokens.get(key)
+        if token is None:
+            token = self._unless_busy(lambda row: fence.current_token(row, resource), otherwise=0)
+            if len(self._tokens) >= _REMEMBERED_TOKENS:
+                self._tokens.clear()
+            self._tokens[key] = token
+        return token
 
     def _bump(self, resource: str, lock_id: str, seen: int) -> int | None:
         self._tokens.pop(self.store_key(resource), None)
         claim = self.claim(resource, lock_id)
-        return self._unless_busy(lambda row: fence.bump(row, claim, expected=seen), otherwise=None)
+        try:
+            return self._ask(lambda row: fence.bump(row, claim, expected=seen))
+        except _RowBusyError:
+            self._refuse_if_writer(resource)
+            return None
 
-    def _give_up(self, key: str, lock_id: str) -> None:
-        """Leave no lease behind, without waiting for a store that may not answer."""
+    def _bump_anew(self, resource: str, lock_id: str, before: int) -> int | None:
+        """Others had the lock since ``before`` was seen: bump from now on, if it is our turn."""
+        key = self.store_key(resource)
+        seen = self._seen(resource, key)
+        if seen == before or not self.extend(key, lock_id):
+            return None
+        return self._bump(resource, lock_id, seen)
 
-        def vacate() -> None:
+    def _freed(self, handle: LockHandle) -> bool:
+        # If nobody can tell, the store decides, and the next holder takes the row from there.
+        try:
+            return self._ask(lambda row: fence.free(row, handle.ticket), again=False)
+        except (_RowBusyError, LockUnavailable) as error:
+            logger.info("%s: the registry was not told of the release: %s", handle.resource, error)
+            return True
+
+    def _vacated(self, handle: LockHandle) -> bool:
+        try:
+            return self.vacate(handle.store_key, handle.lock_id)
+        except LockUnavailable:
+            # If only the answer got lost, the repetition is refused, and that proves nothing.
+            if self.vacate(handle.store_key, handle.lock_id):
+                return True
+            raise
+
+    def _give_up(self, resource: str, lock_id: str, token: int | None) -> None:
+        """Leave nothing behind, without waiting for a store or a registry that may not answer."""
+
+        def leave() -> None:
+            if token is not None:
+                ticket = fence.Ticket(resource, lock_id, token)
+                with contextlib.suppress(LockUnavailable):
+                    self._unless_busy(lambda row: fence.free(row, ticket), otherwise=False)
             with contextlib.suppress(LockUnavailable):
-                self.vacate(key, lock_id)
+                self.vacate(self.store_key(resource), lock_id)
 
-        in_background(vacate, f"outbox-lock-vacate-{key[:12]}")
+        in_background(leave, f"outbox-lock-give-up-{resource[:32]}")
+
+    def _refuse_if_writer(self, resource: str) -> None:
+        """On SQLite the bump may have waited for the transaction of the caller itself."""
+        if connections[self.alias].vendor == "sqlite" and transactions.in_transaction(self.alias):
+            raise TransactionManagementError(
+                f"{resource!r} cannot be locked inside a transaction that may write: SQLite has "
+                "one writer, and the token is committed at once. Obtain the lock before it begins."
+            )
 
     def _unless_busy(self, ask: Callable[[BaseDatabaseWrapper], T], *, otherwise: T) -> T:
         """What the registry answers, or ``otherwise`` while somebody else has the row."""
+        with contextlib.suppress(_RowBusyError):
+            return self._ask(ask)
+        return otherwise
+
+    def _ask(self, ask: Callable[[BaseDatabaseWrapper], T], *, again: bool = True) -> T:
+        """Ask the registry; ``again`` on a new session if the old one had died of idleness."""
+        reused = again and self._registry.is_open
         try:
-            with self._registry.use(REGISTRY_WAIT) as row:
+            with self._row() as row:
                 return ask(row)
+        except SessionLost:
+            if not reused:
+                raise
         except Error as error:
             if dberrors.is_transient(error):
-                return otherwise
+                raise _RowBusyError(str(error)) from error
             raise LockUnavailable(f"The registry of {self.alias!r} failed: {error}") from error
+        return self._ask(ask, again=False)
+
+    @contextlib.contextmanager
+    def _row(self) -> Iterator[BaseDatabaseWrapper]:
+        own = connections[self.alias]
+        in_test_case = own.in_atomic_block and not transactions.in_transaction(self.alias)
+        if in_test_case and own.vendor == "sqlite":
+            yield own  # the one connection that can write, then
+        else:
+            with self._registry.use(REGISTRY_WAIT) as row:
+                yield row
+
+
+class _RowBusyError(Exception):
+    """Somebody else had the registry's row for longer than ``ROW_WAIT``."""
 
 
 def _limit_waits(cursor: CursorWrapper) -> str:
