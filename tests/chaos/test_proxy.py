@@ -5,103 +5,17 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.chaos.echo import QUIET, ask, is_silent
 from tests.chaos.proxy import Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests import servers
+    from tests.chaos.conftest import Connect
+    from tests.chaos.echo import Echo
     from tests.conftest import WaitUntil
-
-    Connect = Callable[[], socket.socket]
-
-QUIET = 0.15
-
-
-class Echo:
-    """A server that remembers what reached it, and answers each piece with ``<piece>``."""
-
-    def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self.listener.getsockname()[1]
-        self.heard: list[bytes] = []
-        self.ends: list[str] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = self.listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                while piece := connection.recv(65536):
-                    self.heard.append(piece)
-                    connection.sendall(b"<" + piece + b">")
-                self.ends.append("FIN")
-            except OSError:
-                self.ends.append("RST")
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-
-
-@pytest.fixture
-def echo() -> Iterator[Echo]:
-    with closing(Echo()) as echo:
-        yield echo
-
-
-@pytest.fixture
-def proxy(echo: Echo) -> Iterator[Proxy]:
-    with Proxy(echo.port) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def connect(proxy: Proxy) -> Iterator[Connect]:
-    made: list[socket.socket] = []
-
-    def connect() -> socket.socket:
-        made.append(socket.create_connection(("127.0.0.1", proxy.port), 5))
-        return made[-1]
-
-    yield connect
-    for each in made:
-        each.close()
-
-
-def ask(connection: socket.socket, question: bytes = b"hello") -> bytes:
-    connection.sendall(question)
-    return connection.recv(65536)
-
-
-def read_until_reset(connection: socket.socket) -> bytes:
-    got = b""
-    with suppress(ConnectionResetError):
-        while piece := connection.recv(99):
-            got += piece
-        pytest.fail("the connection was closed, not reset")
-    return got
-
-
-def is_silent(connection: socket.socket) -> bool:
-    """Whether the connection is open and nothing comes for a moment."""
-    connection.settimeout(QUIET)
-    try:
-        return connection.recv(1) is None
-    except TimeoutError:
-        return True
-    finally:
-        connection.settimeout(5)
 
 
 def test_a_well_proxy_only_counts(proxy: Proxy, connect: Connect, wait_until: WaitUntil) -> None:
@@ -277,56 +191,6 @@ def test_down_is_an_orderly_end(
     assert ask(connect()) == b"<hello>"
 
 
-@pytest.mark.parametrize("after", [0, 1, 3])
-def test_a_truncated_reply(proxy: Proxy, connect: Connect, echo: Echo, after: int) -> None:
-    """The request was applied; of the answer, ``after`` bytes came."""
-    connection = connect()
-    ask(connection)
-    proxy.truncate_reply(after)
-    connection.sendall(b"hello")
-    assert proxy.wait_struck()
-    assert read_until_reset(connection) == b"<hello>"[:after]
-    assert echo.heard == [b"hello", b"hello"]
-    assert ask(connect()) == b"<hello>"
-
-
-def test_a_dropped_reply_leaves_a_silent_connection(
-    proxy: Proxy, connect: Connect, echo: Echo
-) -> None:
-    connection, other = connect(), connect()
-    proxy.drop_reply()
-    connection.sendall(b"hello")
-    assert proxy.wait_struck()
-    connection.sendall(b"again")
-    assert is_silent(connection)
-    assert echo.heard == [b"hello"]
-    assert ask(other) == b"<hello>"
-    proxy.heal()
-    with pytest.raises(ConnectionResetError):
-        connection.recv(1)
-
-
-def test_a_trap_waits_for_its_request(proxy: Proxy, connect: Connect) -> None:
-    """Also when the request comes in pieces; what others ask meanwhile is answered."""
-    connection, other = connect(), connect()
-    ask(connection, b"before")
-    proxy.truncate_reply(request=b"release")
-    assert ask(connection, b"obtain") == b"<obtain>"
-    assert ask(other, b"renew") == b"<renew>"
-    assert ask(connection, b"rel") == b"<rel>"
-    with pytest.raises(ConnectionResetError):
-        ask(connection, b"ease")
-    assert proxy.wait_struck()
-    assert ask(other, b"release") == b"<release>"
-
-
-def test_a_trap_can_be_taken_away(proxy: Proxy, connect: Connect) -> None:
-    proxy.truncate_reply()
-    proxy.heal()
-    assert ask(connect()) == b"<hello>"
-    assert not proxy.wait_struck(0)
-
-
 def test_addresses_lead_through_it(proxy: Proxy, echo: Echo) -> None:
     given = f"BlobEndpoint=http://127.0.0.1:{echo.port}/outbox;"
     assert proxy.through(given) == f"BlobEndpoint=http://127.0.0.1:{proxy.port}/outbox;"
@@ -345,27 +209,3 @@ def test_its_end_leaves_no_thread_and_frees_the_port(echo: Echo) -> None:
     assert threading.active_count() <= before + 1  # the echo's thread for this connection
     with socket.create_server(("127.0.0.1", proxy.port)):
         pass
-
-
-@pytest.mark.server("redis")
-def test_applied_but_the_answer_was_lost(
-    running_server: Callable[[str], servers.Server],
-) -> None:
-    """With a real server and its client: the error says nothing of what was done."""
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    server = running_server("redis")
-    with Proxy(server.port) as proxy:
-        options: dict[str, Any] = {"socket_timeout": 0.5, "retry": Retry(NoBackoff(), 0)}
-        with redis.Redis.from_url(proxy.through(server.url), **options) as client:
-            client.set("harness", "before")
-            proxy.truncate_reply(request=b"after the cut")
-            with pytest.raises(redis.ConnectionError):
-                client.set("harness", "after the cut")
-            assert client.get("harness") == b"after the cut"
-            proxy.drop_reply(request=b"after the silence")
-            with pytest.raises(redis.TimeoutError):
-                client.set("harness", "after the silence")
-            assert client.get("harness") == b"after the silence"
