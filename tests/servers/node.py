@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -34,14 +35,14 @@ class NodeServer(Emulator):
 
     def installed(self) -> bool:
         """Whether Node.js and npm are there; ``missing`` looks after the packages."""
-        return all(map(shutil.which, ("node", "npm")))
+        return all(map(_tool, ("node", "npm")))
 
     def missing(self) -> str | None:
         """Fetches the packages the first time (200 MB); what hinders that is the answer."""
         return super().missing() or _packages()[1]
 
     def program(self) -> list[str]:
-        return [shutil.which("node") or "node", str(self._package / self.script)]
+        return [_tool("node") or "node", str(self._package / self.script)]
 
     def prepare(self) -> None:
         """Nothing: it makes its files itself."""
@@ -59,7 +60,7 @@ class NodeServer(Emulator):
 @functools.cache
 def _packages() -> tuple[Path, str | None]:
     """The directory of node_modules, or any and the reason why it is not there."""
-    version = _run(["node", "--version"]).stdout.strip()
+    version = _run([_tool("node") or "node", "--version"]).stdout.strip()
     if int(re.findall(r"\d+", version)[0]) < _NEEDED:
         return Path(), f"Node.js {_NEEDED} or newer is needed; `node` is {version}."
     recipe = "".join(file.read_text(encoding="utf-8") for file in _FILES)
@@ -75,7 +76,13 @@ def _fetch(directory: Path) -> None:
     for file in _FILES:
         shutil.copy(file, directory)
     quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-    _run(["npm", "ci", *quiet], directory)
+    _run([_tool("npm") or "npm", "ci", *quiet], directory)
+
+
+def _tool(name: str) -> str | None:
+    """The program of this environment, else of the machine: distributions' own are often older."""
+    own = Path(sys.executable).with_name(name)
+    return str(own) if own.exists() else shutil.which(name)
 
 
 def _run(argv: Sequence[str], directory: Path | None = None) -> subprocess.CompletedProcess[str]:
