@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from django_outbox_lock.outcomes import Sent
 from django_outbox_lock.querysets import PARKED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from django_outbox_lock.envelope import Envelope
 
@@ -61,7 +62,8 @@ class Outbox:
 
     def row(self, payload: Any) -> OutboxMessage:
         """The row of the message with this payload."""
-        return next(row for row in OutboxMessage.objects.all() if row_payload(row) == payload)
+        rows: Iterable[OutboxMessage] = OutboxMessage.objects.all()
+        return next(row for row in rows if row_payload(row) == payload)
 
     def states(self) -> dict[Any, int]:
         """The state of each message by payload."""
@@ -91,8 +93,6 @@ class Outbox:
 
 
 def row_payload(row: OutboxMessage) -> Any:
-    import json
-
     return json.loads(bytes(row.body))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from django_outbox_lock.backends.publishers.base import BasePublisher
@@ -26,7 +27,7 @@ class Recording(BasePublisher):
 
     def publish_batch(self, envelopes: Sequence[Envelope]) -> Iterator[Outcome]:
         for envelope in envelopes:
-            with open(self._path, "a", encoding="utf-8") as file:
+            with Path(self._path).open("a", encoding="utf-8") as file:
                 file.write(f"{os.getpid()} {envelope.json()}\n")
             time.sleep(self._seconds)
             yield Sent()

@@ -170,7 +170,7 @@ def test_one_message_that_fails_for_ever_opens_nothing(outbox: Outbox) -> None:
 def test_an_outage_makes_no_message_dead(outbox: Outbox) -> None:
     """Case 007: 50 messages, five attempts, an outage that outlasts them; all go out after it."""
     outbox.write(*range(50))
-    outbox.behave = lambda e: 1 / 0
+    outbox.behave = lambda _: 1 / 0
     sweeper = outbox.sweeper(max_attempts=5)
     for _ in range(12):
         outbox.make_due()

@@ -35,6 +35,11 @@ def steal(resource: str = "OutboxSweeper") -> None:
     fence.force(connection, resource, row.token, "test")
 
 
+def steal_and_retry(envelope: Envelope) -> Retry:
+    steal()
+    return Retry("no")
+
+
 @contextmanager
 def failing_updates(error: Callable[[], Exception], times: int = 1) -> Iterator[list[str]]:
     """The first ``times`` marks of messages fail."""
@@ -66,7 +71,7 @@ def lost() -> Exception:
 
 def driver_error(codes: dict[str, Any]) -> Exception:
     code = codes[connection.vendor]
-    module = connection.Database
+    module: Any = connection.Database  # type: ignore[attr-defined]
     cause = module.OperationalError(code, "said the test")
     if connection.vendor == "sqlite":
         cause.sqlite_errorcode = code
@@ -100,7 +105,7 @@ def test_a_holder_that_lost_the_lock_changes_nothing(outbox: Outbox) -> None:
 def test_what_a_loser_knew_is_forgotten(outbox: Outbox) -> None:
     """Another holder may have gone on meanwhile: a hold of the past would never end."""
     outbox.write("a1", key="a")
-    outbox.behave = lambda e: steal() or Retry("no")  # type: ignore[func-returns-value]
+    outbox.behave = steal_and_retry
     sweeper = outbox.sweeper()
     with pytest.raises(LockLost):
         sweeper.tick()
@@ -114,9 +119,9 @@ def test_the_negative_control_without_a_fence_would_be_wrong(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test above must fail when the fence does nothing."""
-    monkeypatch.setattr(fence, "check", lambda *args, **kwargs: None)
+    monkeypatch.setattr(fence, "check", lambda *_, **__: None)
     outbox.write(1)
-    outbox.behave = lambda e: steal()
+    outbox.behave = lambda _: steal()
     with pytest.raises(LockLost, match="before its release"):
         outbox.sweeper().tick()
     assert outbox.row(1).state == SENT
@@ -197,7 +202,7 @@ def test_a_database_that_reads_but_does_not_write_costs_one_page(
 
 def test_without_memory_of_the_page_one_message_per_step_is_risked(outbox: Outbox) -> None:
     outbox.write(*range(10))
-    outbox.behave = lambda e: Retry("no", 0)
+    outbox.behave = lambda _: Retry("no", 0)
     sweeper = outbox.sweeper(batch_size=4, breaker_threshold=100)
     for expected in (4, 5, 6):
         with failing_updates(refused), pytest.raises(DatabaseError):
@@ -297,7 +302,7 @@ def test_a_lock_that_another_process_holds_is_no_trouble(
 def test_two_sweepers_at_once_send_everything_once(outbox: Outbox, wait_until: WaitUntil) -> None:
     """Cases 017 and 027: a slow publisher, everything due at one moment."""
     outbox.write(*range(60))
-    outbox.behave = lambda e: time.sleep(0.002)
+    outbox.behave = lambda _: time.sleep(0.002)
     sweepers = [outbox.sweeper(batch_size=7, interval=0.02, linger=0.0) for _ in range(2)]
     threads = [threading.Thread(target=run_and_close, args=(s,)) for s in sweepers]
     for thread in threads:

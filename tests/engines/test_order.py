@@ -71,7 +71,7 @@ def test_the_first_of_a_key_is_refused_and_the_second_waits(outbox: Outbox) -> N
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_key_stays_in_order_through_many_failures(outbox: Outbox, ordered: bool) -> None:
+def test_a_key_stays_in_order_through_many_failures(outbox: Outbox, *, ordered: bool) -> None:
     """Case 013: A1 fails twice, then succeeds."""
     outbox.configure(options={"behave": outbox._ask, "calls": outbox.calls, "ordered": ordered})
     left = {"a1": 2, "a3": 1}
@@ -236,7 +236,7 @@ def test_three_hundred_followers_are_written_at_most_twice(outbox: Outbox) -> No
     def count(execute: Any, sql: str, params: Any, many: Any, context: Any) -> Any:
         result = execute(sql, params, many, context)
         table = OutboxMessage._meta.db_table
-        if sql.startswith("UPDATE") and f"{table}" in sql.split("SET")[0]:
+        if sql.startswith("UPDATE") and table in sql.split("SET", maxsplit=1)[0]:
             written.append(context["cursor"].rowcount)
         return result
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import DatabaseError, InterfaceError, connection, connections, transaction
 
+from django_outbox_lock import fence, keys
+from django_outbox_lock.backends.locks.memory import MemoryLock
+from django_outbox_lock.engines.marking import Marker
 from django_outbox_lock.models import Lock, OutboxMessage
 from django_outbox_lock.outbox import publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.conftest import ManageProcess, StartManage, WaitUntil
 
@@ -227,7 +231,7 @@ def test_a_database_that_stops_writing_costs_one_page(
 ) -> None:
     """The privilege to UPDATE the messages is revoked in mid-drain, and comes back."""
     database = str(connection.settings_dict["NAME"])
-    grants = _grants(name, database)
+    grants = Grants(name, database)
     for statement in grants.prepare:
         server.execute(statement, database)
     sweepers.env = {"DATABASE_URL": grants.url(server)}
@@ -251,7 +255,7 @@ def _cycles(process: ManageProcess) -> int:
     return process.output.count("django_outbox_lock.engines OutboxSweeper on 'default': ")
 
 
-class _grants:  # noqa: N801
+class Grants:
     def __init__(self, name: str, database: str) -> None:
         self.database = database
         messages = TABLES[0]
@@ -291,14 +295,6 @@ def test_one_frozen_between_fence_and_commit_blocks_nobody_for_longer_than_its_l
     name: str,
 ) -> None:
     """E14: the server ends its session; a successor is let in, the outcomes are refused."""
-    import threading
-
-    from django.db import DatabaseError, InterfaceError
-
-    from django_outbox_lock import fence, keys
-    from django_outbox_lock.backends.locks.memory import MemoryLock
-    from django_outbox_lock.engines.marking import Marker
-
     lease = 1.0
     backend = MemoryLock("default", lease=60)
     backend.lease = lease  # what bounds the transaction, not what ends the handle
@@ -313,10 +309,14 @@ def test_one_frozen_between_fence_and_commit_blocks_nobody_for_longer_than_its_l
         connections.close_all()
 
     successor = threading.Thread(target=succeed)
-    with pytest.raises((DatabaseError, InterfaceError)), Marker("default").fenced(handle):
-        successor.start()
-        successor.join(20)
-        assert waited
+
+    def freeze() -> None:
+        with Marker("default").fenced(handle):
+            successor.start()
+            successor.join(20)
+
+    with pytest.raises((DatabaseError, InterfaceError)):
+        freeze()
     assert lease * 0.5 < waited[0] < lease + 5
     connection.close()
     assert fence.current_token(connection, "OutboxSweeper") == handle.token

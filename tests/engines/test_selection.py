@@ -10,13 +10,12 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from django_outbox_lock.draft import Draft
 from django_outbox_lock.models import Lock, OutboxMessage
 from django_outbox_lock.outbox import publish, publish_many
-from django_outbox_lock.draft import Draft
 from tests.factories import OutboxMessageFactory
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
     from tests.engines.conftest import Outbox
@@ -58,7 +57,7 @@ def test_a_transaction_that_commits_late_is_late_and_not_lost(outbox: Outbox) ->
 def _overtake(outbox: Outbox, other: object, tick: Callable[[], float]) -> None:
     template = OutboxMessageFactory.build(body=b'"late"', due_at=1)
     fields = [f for f in OutboxMessage._meta.concrete_fields if not f.primary_key]
-    columns = ", ".join(connection.ops.quote_name(f.column) for f in fields)
+    columns = ", ".join(connection.ops.quote_name(str(f.column)) for f in fields)
     marks = ", ".join(["%s"] * len(fields))
     values = [f.get_db_prep_save(getattr(template, f.attname), connection) for f in fields]
     other.set_autocommit(False)  # type: ignore[attr-defined]
@@ -137,7 +136,7 @@ def test_large_bodies_need_no_sorting(outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_the_statements_of_a_page_do_not_depend_on_its_size(outbox: Outbox, keyed: bool) -> None:
+def test_the_statements_of_a_page_do_not_depend_on_its_size(outbox: Outbox, *, keyed: bool) -> None:
     """Case 019; the statements of the lock's own session are counted by its tests."""
     outbox.write("the registry's row")
     outbox.sweeper().tick()

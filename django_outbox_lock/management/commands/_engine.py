@@ -64,11 +64,14 @@ class EngineCommand(BaseCommand):
 
     def check(self, *args: Any, **kwargs: Any) -> None:
         with plain_errors(*kwargs.get("databases") or [DEFAULT_ALIAS]):
+            for alias in kwargs.get("databases") or []:
+                connections[alias].ensure_connection()  # its own sentence, before any check's
             super().check(*args, **kwargs)
 
     def handle(self, *args: Any, **options: Any) -> None:
         alias: str = options["database"]
         with plain_errors(alias):
+            replace_dead_session(alias)
             refuse_missing_migrations(alias)
             engine = self.engine.from_settings(alias, **self.overrides(options))
             self.prepare(engine)
@@ -85,6 +88,15 @@ class EngineCommand(BaseCommand):
             engine.tick()
         finally:
             engine.close()
+
+
+def replace_dead_session(alias: str) -> None:
+    """A caller that lives long may bring a session that died while nobody used it."""
+    connection = connections[alias]
+    if connection.connection is None or connection.in_atomic_block:
+        return
+    if not connection.is_usable():
+        connection.close()
 
 
 def refuse_missing_migrations(alias: str) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_outbox_lock.engines.sweeper import Sweeper
 from django_outbox_lock.management.commands._engine import EngineCommand
+from django_outbox_lock.models import OutboxMessage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -37,7 +38,9 @@ class Command(EngineCommand):
         return given
 
     def prepare(self, engine: Engine) -> None:
+        """Refuse a database that cannot be written to before anything waits for it."""
         assert isinstance(engine, Sweeper)
+        OutboxMessage.objects.using(engine.using).writable()
         if self.stdout.isatty():
             engine.watch = self._rewrite
 
