@@ -173,7 +173,7 @@ class Hold(models.Model):
     since = models.DateTimeField(_("since"), default=timezone.now)
     reason = models.CharField(_("reason"), max_length=200, db_default="")
 
-    objects = querysets.HoldQuerySet.as_manager()
+    objects = models.Manager.from_queryset(querysets.HoldQuerySet)()
 
     class Meta:
         verbose_name = _("hold")
@@ -206,7 +206,7 @@ class TopicState(models.Model):
     paused_at = models.DateTimeField(_("paused at"), null=True)
     paused_by = models.CharField(_("paused by"), max_length=150, db_default="")
 
-    objects = querysets.TopicStateQuerySet.as_manager()
+    objects = models.Manager.from_queryset(querysets.TopicStateQuerySet)()
 
     class Meta:
         verbose_name = _("topic")

@@ -77,7 +77,7 @@ def test_watches_until_it_is_interrupted(held: LockHandle, monkeypatch: pytest.M
         if len(pauses) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(_locks.time, "sleep", sleep)
+    monkeypatch.setattr(f"{_locks.__name__}.time.sleep", sleep)
     assert outbox("locks", "--watch", "0.5").count("RESOURCE") == 2
     assert pauses == [0.5, 0.5]
 
