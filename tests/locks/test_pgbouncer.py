@@ -1,6 +1,6 @@
 """PostgreSQL behind a pooler in transaction mode, and behind functions that only pretend.
 
-Cases 029 and 051, cockroach 13546, yugabyte 3642: found by two sessions that try, not by a name.
+Case 029, cockroach 13546, yugabyte 3642: found by two sessions that try, not by a name.
 """
 
 from __future__ import annotations

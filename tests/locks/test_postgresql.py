@@ -247,7 +247,7 @@ def test_a_pool_of_the_project_is_not_used(add_alias: AddAlias, make: Make) -> N
 
 
 def test_inside_a_broken_transaction(backend: PostgreSQLLock) -> None:
-    """The caller's transaction may be aborted; the lock's session has nothing to do with it."""
+    """Case 051: the caller's transaction may be aborted, but the lock is not a part of it."""
     with transaction.atomic():
         handle = obtain(backend)
         with pytest.raises(DatabaseError), connection.cursor() as cursor:
