@@ -1,0 +1,221 @@
+"""A lease in MongoDB: one document per resource, changed by pipelines on the server's clock."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django_outbox_lock.backends.locks.base import Live
+from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
+from django_outbox_lock.exceptions import LockUnavailable
+
+try:
+    import pymongo
+    from pymongo.errors import DuplicateKeyError, PyMongoError
+    from pymongo.read_concern import ReadConcern
+    from pymongo.read_preferences import ReadPreference
+    from pymongo.uri_parser import parse_uri
+    from pymongo.write_concern import WriteConcern
+except ImportError as error:
+    raise ImportError(
+        "The MongoDB lock needs pymongo: pip install 'django-outbox-lock[mongodb]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pymongo.collection import Collection
+
+Document = dict[str, Any]
+
+_DEFAULT_DATABASE = "outbox_lock"
+
+# Milliseconds since 1970 on the server's clock. Numbers on both sides of every comparison: not
+# every server that speaks this protocol compares dates with $$NOW in the same way.
+_NOW = {"$toLong": "$$NOW"}
+_EXPIRES = {"$toLong": "$expires"}
+# Two leases ahead is more than any holder asks for: a new primary's clock may be behind.
+_FREE = {
+    "$or": [
+        {"$eq": [{"$ifNull": ["$owner", None]}, None]},
+        {"$lte": [_EXPIRES, _NOW]},
+        {"$gt": [_EXPIRES, {"$add": [_NOW, {"$multiply": [2, "$lease"]}]}]},
+    ]
+}
+
+
+class MongoDBLock(StoreLockBackend):
+    """``find_one_and_update`` with conditions on ``$$NOW``; the documents are never deleted.
+
+    ``url`` as pymongo takes it; ``database`` is that of the URL, else ``outbox_lock``; the
+    ``collection`` comes into being with the first lock. ``timeout`` in seconds bounds the search
+    for a primary, each answer and the wait for the majority, whatever the URL says of these.
+    A failover may lose a lease that the majority had not confirmed, never a token.
+    """
+
+    label = "mongodb"
+    extra: ClassVar[str] = "mongodb"
+
+    def __init__(
+        self,
+        alias: str,
+        *,
+        url: str,
+        database: str | None = None,
+        collection: str = "outbox_locks",
+        timeout: float = 2.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(alias, **options)
+        parse_uri(url, validate=True)  # refuses a wrong URL now; no connection is opened
+        self._url = url
+        self._database = database
+        self._collection_name = collection
+        self._timeout = timeout
+
+    def reset(self) -> None:
+        super().reset()
+        self._opened: pymongo.MongoClient[Document] | None = None
+        self._opening = threading.Lock()
+
+    def acquire(self, key: str, owner: Owner) -> bool:
+        try:
+            return self._won(key, owner)
+        except LockUnavailable:
+            # Perhaps only the answer got lost: the pipeline says yes to its own id again.
+            return self._won(key, owner)
+
+    def extend(self, key: str, owner_id: str) -> bool:
+        return self._change(key, owner_id, {"expires": self._end, "lease": self._milliseconds})
+
+    def vacate(self, key: str, owner_id: str) -> bool:
+        return self._change(key, owner_id, {"owner": None})
+
+    def live(self) -> Iterator[Live]:
+        held = {"namespace": self.namespace, "owner": {"$ne": None}}
+        with _telling():
+            for found in self._collection.find({**held, "$expr": {"$gt": [_EXPIRES, _NOW]}}):
+                yield Live(found["_id"], "", found["host"], found["application"], found["pid"])
+
+    def missing(self) -> str | None:
+        with _telling():
+            names = self._collection.database.list_collection_names(
+                filter={"name": self._collection_name}
+            )
+        return None if names else f"the MongoDB collection {self._full_name} does not exist"
+
+    def provision(self) -> str:
+        """Make the collection, which the first lock would make otherwise."""
+        if self.missing() is None:
+            return f"the MongoDB collection {self._full_name} was there"
+        with _telling():
+            self._collection.database.create_collection(self._collection_name)
+        return f"made the MongoDB collection {self._full_name}"
+
+    def disconnect(self) -> None:
+        with self._opening:
+            client, self._opened = self._opened, None
+        if client is not None:
+            client.close()
+
+    # The document.
+
+    def _won(self, key: str, owner: Owner) -> bool:
+        with _telling():
+            try:
+                return self._upsert(key, owner)
+            except DuplicateKeyError:
+                pass  # somebody else made the document at the same moment: now there is one
+            try:
+                return self._upsert(key, owner)
+            except DuplicateKeyError:
+                return False
+
+    def _upsert(self, key: str, owner: Owner) -> bool:
+        taken = {"$or": [{"$eq": ["$owner", owner.lock_id]}, _FREE]}
+        document = {"_id": key, **self._document_of(owner)}
+        found = self._collection.find_one_and_update(
+            {"_id": key},
+            [{"$replaceWith": {"$cond": [taken, document, "$$ROOT"]}}],
+            upsert=True,
+            return_document=pymongo.ReturnDocument.AFTER,
+        )
+        return found is not None and bool(found["owner"] == owner.lock_id)
+
+    def _document_of(self, owner: Owner) -> Document:
+        # Literal, for a name may begin with a dollar sign.
+        return {
+            "owner": owner.lock_id,
+            "namespace": {"$literal": self.namespace},
+            "resource": {"$literal": owner.resource},
+            "host": {"$literal": owner.host},
+            "pid": owner.pid,
+            "application": {"$literal": owner.application},
+            "lease": self._milliseconds,
+            "acquired": "$$NOW",
+            "expires": self._end,
+        }
+
+    def _change(self, key: str, owner_id: str, fields: Document) -> bool:
+        mine = {"_id": key, "owner": owner_id}
+        with _telling():
+            found = self._collection.find_one_and_update(mine, [{"$set": fields}])
+        return found is not None
+
+    @property
+    def _milliseconds(self) -> int:
+        return int(self.lease * 1000)
+
+    @property
+    def _end(self) -> Document:
+        return {"$toDate": {"$add": [_NOW, self._milliseconds]}}
+
+    # The client.
+
+    @property
+    def _full_name(self) -> str:
+        return self._collection.full_name
+
+    @property
+    def _collection(self) -> Collection[Document]:
+        client = self._client
+        database = (
+            client[self._database]
+            if self._database
+            else client.get_default_database(_DEFAULT_DATABASE)
+        )
+        return database.get_collection(
+            self._collection_name,
+            read_preference=ReadPreference.PRIMARY,
+            read_concern=ReadConcern("majority"),
+            write_concern=WriteConcern("majority", wtimeout=int(self._timeout * 1000)),
+        )
+
+    @property
+    def _client(self) -> pymongo.MongoClient[Document]:
+        milliseconds = int(self._timeout * 1000)
+        with self._opening:
+            if self._opened is None:
+                self._opened = pymongo.MongoClient(
+                    self._url,
+                    connect=False,
+                    serverSelectionTimeoutMS=milliseconds,
+                    connectTimeoutMS=milliseconds,
+                    # The server's own wait for the majority ends first, and says what it was.
+                    socketTimeoutMS=milliseconds + 1000,
+                    # The server knows a repetition of the driver's, and gives its first answer.
+                    retryWrites=True,
+                    appname=f"outboxlock:{self.alias}",
+                )
+            return self._opened
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    try:
+        yield
+    except DuplicateKeyError:
+        raise
+    except PyMongoError as error:
+        raise LockUnavailable(f"MongoDB gave no answer: {error}") from error
