@@ -11,13 +11,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from django.db import (
-    Error,
-    NotSupportedError,
-    ProgrammingError,
-    connections,
-    transaction,
-)
+from django.db import Error, NotSupportedError, ProgrammingError, connections, transaction
 
 from django_outbox_lock import dberrors, fence
 from django_outbox_lock.backends.locks.base import BaseLockBackend, Grant, Live, ProbeResult
