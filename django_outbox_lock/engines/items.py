@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,12 +39,13 @@ class Item:
 class Chain:
     """The messages of one key in their order, or a single message without a key.
 
-    ``holds``: a dead one holds back those behind it.
+    ``holds``: a dead one holds back those behind it. All before ``at`` have passed.
     """
 
     topic: str
     holds: bool
     items: list[Item] = field(default_factory=list)
+    at: int = 0
 
     def passed(self, item: Item) -> bool:
         """Whether the messages behind this one may go."""
@@ -55,24 +57,25 @@ class Chain:
     @property
     def blocked(self) -> bool:
         """Whether one of them has failed and holds back the rest."""
-        return any(item.outcome is not None and not self.passed(item) for item in self.items)
+        self._advance()
+        return self.at < len(self.items) and self.items[self.at].outcome is not None
 
     def upcoming(self) -> Item | None:
         """The next one to be sent; None when all is decided or one of them blocks the rest."""
-        for item in self.items:
-            if item.outcome is None:
-                return item
-            if not self.passed(item):
-                return None
-        return None
+        return next(self.sendable(), None)
 
     def sendable(self) -> Iterator[Item]:
         """All that are still to be sent, up to one that blocks the rest."""
-        for item in self.items:
+        self._advance()
+        for item in itertools.islice(self.items, self.at, None):
             if item.outcome is None:
                 yield item
             elif not self.passed(item):
                 return
+
+    def _advance(self) -> None:
+        while self.at < len(self.items) and self.passed(self.items[self.at]):
+            self.at += 1
 
 
 @dataclass(slots=True)
