@@ -42,6 +42,12 @@ def bench(arguments: list[str]) -> int:
     return module(_environments.full().python(), "benchmarks", *arguments)
 
 
+def chaos(arguments: list[str]) -> int:
+    python = _environments.full().python()
+    _suite.provide_servers([_suite.CHAOS])
+    return module(python, "tests.chaos.run", *arguments)
+
+
 def lint(arguments: list[str]) -> int:
     """Every check, also after one has failed, so that one run shows all there is to mend.
 
@@ -78,6 +84,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "serve": serve,
     "test": _suite.test,
     "bench": bench,
+    "chaos": chaos,
     "lint": lint,
     "docs": docs,
 }
