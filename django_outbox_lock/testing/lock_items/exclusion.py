@@ -13,6 +13,7 @@ from django_outbox_lock.testing.lock_items.base import (
     across_processes,
     applies,
     in_threads,
+    wait_until,
 )
 
 if TYPE_CHECKING:
@@ -141,7 +142,11 @@ class ExclusionItems(LockItems):
         before = (_open_files(), threading.active_count())
         for _ in range(FAILED_TRIES):
             assert rival.obtain("nightly-report") is None
-        assert (_open_files(), threading.active_count()) <= before
+        wait_until(
+            lambda: _open_files() <= before[0] and threading.active_count() <= before[1],
+            10,
+            "as many files and threads as before",
+        )
 
 
 def _open_files() -> int:
