@@ -81,6 +81,18 @@ def test_one_winner_of_twenty(rooms: Rooms) -> None:
 
 
 @each_server
+def test_a_condition_that_is_always_true_has_many_winners(
+    rooms: Rooms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control of the test above."""
+    always = "attribute_not_exists(nothing) OR lock_id = :me OR nonce = :over"
+    monkeypatch.setattr(dynamodb, "_IF_FREE", always)
+    five = [rooms() for _ in range(5)]
+    won = in_threads([partial(room.acquire, "key", owner()) for room in five])
+    assert won.count(True) == 5
+
+
+@each_server
 def test_the_late_holder_releases_nothing(rooms: Rooms) -> None:
     """Case 063."""
     late_room = rooms(lease=2.0)

@@ -271,7 +271,7 @@ class DynamoDBLock(StoreLockBackend):
             if _code(error) == _NO_TABLE:
                 hint = f"The DynamoDB table {self.table!r} is missing: run 'outbox provision'."
                 raise LockUnavailable(hint) from error
-            raise LockUnavailable(f"DynamoDB gave no answer: {error}") from error
+            raise LockUnavailable(f"DynamoDB failed: {error}") from error
 
 
 def _code(error: Exception) -> str:

@@ -195,4 +195,4 @@ class FirestoreLock(StoreLockBackend):
         try:
             yield
         except (google_errors.GoogleAPIError, GoogleAuthError, OSError) as error:
-            raise LockUnavailable(f"Firestore gave no answer: {error}") from error
+            raise LockUnavailable(f"Firestore failed: {error}") from error
