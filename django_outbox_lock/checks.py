@@ -107,7 +107,7 @@ def check_sqlite(app_configs: object = None, **kwargs: Any) -> Messages:
 def check_lock_store(
     app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> Messages:
-    """E010, E013, E014 and W001: two sessions find out whether the database's locks are real."""
+    """E010, E013, E014, W001 and W005: two sessions find out whether the database's locks are real."""
     return [
         message
         for alias in _outbox_aliases()
@@ -219,6 +219,9 @@ def _probe(settings: OutboxSettings) -> Iterator[checks.CheckMessage]:
     else:
         if not result.usable:
             yield _unusable(alias, result.reason, forced=settings.lock.backend is not None)
+        elif result.reason:
+            text = f"The lock of the database {alias!r} can be lost without need: {result.reason}."
+            yield _warning(5, text, "Change the store's settings; the fence holds all the same.")
     finally:
         backend.close()
 

@@ -291,6 +291,14 @@ def test_the_database_in_use_has_real_locks() -> None:
 
 
 @pytest.mark.django_db
+def test_a_store_that_may_forget(probed: Callable[[object], None]) -> None:
+    probed(ProbeResult(usable=True, reason="its memory is a cache"))
+    (message,) = checks.check_lock_store(databases=["default"])
+    assert said([message]) == ["W005"]
+    assert "its memory is a cache" in message.msg
+
+
+@pytest.mark.django_db
 def test_an_automatic_choice_falls_back(probed: Callable[[object], None]) -> None:
     probed(POOLED)
     (message,) = checks.check_lock_store(databases=["default"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from django_outbox_lock.backends.locks.mongodb import MongoDBLock
+from tests.locks.storefaults import StoreFaults
 from tests.locks.stores import StoreContract
 
 if TYPE_CHECKING:
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
 class TestContract(StoreContract):
     backend_class = MongoDBLock
     server_name = "secantusdb"
+
+    def options_for(self, server: servers.Server) -> dict[str, Any]:
+        return {"url": server.url}
+
+
+@pytest.mark.server("secantusdb")
+class TestFaults(StoreFaults):
+    backend_class = MongoDBLock
+    server_name = "secantusdb"
+    requests = {"acquire": b"$replaceWith", "extend": b"$toDate", "vacate": b"released_by"}
 
     def options_for(self, server: servers.Server) -> dict[str, Any]:
         return {"url": server.url}

@@ -29,7 +29,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What two sessions found out about the store: ``reason`` says why it must not be used."""
+    """What was found out about the store: ``reason`` says why it must not be used.
+
+    Of a store that is usable it says what is to be warned of.
+    """
 
     usable: bool
     reason: str = ""

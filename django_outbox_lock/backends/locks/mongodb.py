@@ -87,10 +87,12 @@ class MongoDBLock(StoreLockBackend):
             return self._won(key, owner)
 
     def extend(self, key: str, owner_id: str) -> bool:
-        return self._change(key, owner_id, {"expires": self._end, "lease": self._milliseconds})
+        return self._change({"_id": key, "owner": owner_id}, {"expires": self._end})
 
     def vacate(self, key: str, owner_id: str) -> bool:
-        return self._change(key, owner_id, {"owner": None})
+        # One that was carried out, and whose answer got lost, is recognised when it is repeated.
+        mine = {"_id": key, "$or": [{"owner": owner_id}, {"owner": None, "released_by": owner_id}]}
+        return self._change(mine, {"owner": None, "released_by": owner_id})
 
     def live(self) -> Iterator[Live]:
         held = {"namespace": self.namespace, "owner": {"$ne": None}}
@@ -157,8 +159,7 @@ class MongoDBLock(StoreLockBackend):
             "expires": self._end,
         }
 
-    def _change(self, key: str, owner_id: str, fields: Document) -> bool:
-        mine = {"_id": key, "owner": owner_id}
+    def _change(self, mine: Document, fields: Document) -> bool:
         with _telling():
             found = self._collection.find_one_and_update(mine, [{"$set": fields}])
         return found is not None

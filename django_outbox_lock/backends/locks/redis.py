@@ -100,7 +100,7 @@ class RedisLock(StoreLockBackend):
         """Look, where that is allowed, whether the server may evict a lease to make room."""
         result = super().probe()
         policy = self._eviction_policy() if result.usable else ""
-        if not policy.startswith("allkeys-"):
+        if policy in {"", "noeviction"}:
             return result
         return ProbeResult(
             True,
