@@ -72,8 +72,14 @@ def touch(connection: BaseDatabaseWrapper, ticket: Ticket, lease: float | None =
 
 
 def free(connection: BaseDatabaseWrapper, ticket: Ticket) -> bool:
-    """Let the resource go; who held it stays in the row. False when it was not the holder's."""
-    return _execute(connection, _statements(connection).free, _proof(ticket)) == 1
+    """Let the resource go; who held it stays in the row. False when it was not the holder's.
+
+    In a transaction of its own it need not wait for the disk, where the server can do without: if
+    a crash undoes it, the row has an owner whom the next holder finds to be gone.
+    """
+    sql = _statements(connection)
+    statement = sql.free_soon if connection.get_autocommit() else sql.free
+    return _execute(connection, statement, _proof(ticket)) == 1
 
 
 def force(connection: BaseDatabaseWrapper, resource: str, token: int, forced_by: str) -> bool:
@@ -156,12 +162,15 @@ def _bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None) -
     statement, params = sql.take(claim, expected)
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
-        if not sql.returning:
-            if cursor.rowcount != 1:
-                return None
-            cursor.execute(sql.own_token, [keys.resource_id(claim.resource), claim.lock_id])
-        rows = cursor.fetchall()
-    return rows[0][0] if rows else None
+        if sql.returning:
+            rows = cursor.fetchall()
+            return rows[0][0] if rows else None
+        if cursor.rowcount != 1:
+            return None
+        if connection.vendor in _LAST_ID:
+            return int(cursor.lastrowid)
+        cursor.execute(sql.own_token, [keys.resource_id(claim.resource), claim.lock_id])
+        return int(cursor.fetchall()[0][0])
 
 
 def _insert(connection: BaseDatabaseWrapper, resource: str) -> bool:
@@ -210,6 +219,7 @@ class _Statements:
     bounded_touch: str
     extend: str
     free: str
+    free_soon: str
     force: str
 
     def take(self, claim: Claim, expected: int | None) -> tuple[str, list[Any]]:
@@ -234,7 +244,10 @@ _IDLE_LIMIT = {
 # Where only a whole session has such a limit: set once for each connection.
 _SESSION_IDLE_LIMIT = {"mysql": "SET SESSION wait_timeout = %s"}
 _limited: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
-# Where an UPDATE can tell what it wrote.
+# The commit of this transaction alone is not waited for.
+_NO_FLUSH = {"postgresql": "set_config('synchronous_commit', 'off', true) IS NOT NULL AND "}
+# Where an UPDATE can tell what it wrote, or one number of it.
+_LAST_ID = {"mysql": "LAST_INSERT_ID({})"}
 _RETURNING = frozenset({"postgresql", "cockroachdb", "yugabyte", "sqlite"})
 
 _compiled: dict[str, _Statements] = {}
@@ -257,8 +270,9 @@ def _compile(connection: BaseDatabaseWrapper) -> _Statements:
     c = {field.name: quote(str(field.column)) for field in Lock._meta.concrete_fields}
     mine = f"{c['id']} = %s AND {c['token']} = %s AND {c['owner']} = %s"
     identity = ("owner", "backend", "host", "pid", "application", "session_id", "lease")
+    next_token = _LAST_ID.get(vendor, "{}").format(f"{c['token']} + 1")
     take = (
-        f"UPDATE {table} SET {c['token']} = {c['token']} + 1, "
+        f"UPDATE {table} SET {c['token']} = {next_token}, "
         + ", ".join(f"{c[name]} = %s" for name in identity)
         + f", {c['acquired_at']} = {now}, {c['last_seen_at']} = {now}, {c['expires_at']} = "
     )
@@ -287,6 +301,7 @@ def _compile(connection: BaseDatabaseWrapper) -> _Statements:
             f"{c['last_seen_at']} = {now} WHERE {mine}"
         ),
         free=f"{leave} WHERE {mine}",
+        free_soon=f"{leave} WHERE {_NO_FLUSH.get(vendor, '')}{mine}",
         force=(
             f"UPDATE {table} SET {c['token']} = {c['token']} + 1, {c['owner']} = NULL, "
             f"{c['forced_by']} = %s, {c['forced_at']} = {now} "

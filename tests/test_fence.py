@@ -275,7 +275,23 @@ def test_a_bump_is_one_statement_where_an_update_can_tell() -> None:
     Lock.objects.update(owner=None)
     with CaptureQueriesContext(connection) as captured:
         bump("b")
-    assert len(captured) == (1 if fence._returns(connection) else 2)
+    tells = fence._returns(connection) or connection.vendor in fence._LAST_ID
+    assert len(captured) == (1 if tells else 2)
+
+
+def test_a_release_in_autocommit_does_not_weaken_the_commit_of_others() -> None:
+    """On PostgreSQL it does without the flush; in a caller's transaction it must not."""
+    assert bump("a") == 1
+    with CaptureQueriesContext(connection) as captured, transaction.atomic():
+        assert fence.free(connection, fence.Ticket(RESOURCE, "a", 1))
+    assert not any("synchronous_commit" in query["sql"] for query in captured)
+    assert row().owner is None
+    assert bump("b") == 2
+    with CaptureQueriesContext(connection) as captured:
+        assert fence.free(connection, fence.Ticket(RESOURCE, "b", 2))
+    (query,) = captured
+    assert ("synchronous_commit" in query["sql"]) is (connection.vendor in fence._NO_FLUSH)
+    assert row().owner is None
 
 
 def test_bounded_wait_does_not_disturb_a_bump() -> None:
