@@ -77,9 +77,14 @@ def free(connection: BaseDatabaseWrapper, ticket: Ticket) -> bool:
     In a transaction of its own it need not wait for the disk, where the server can do without: if
     a crash undoes it, the row has an owner whom the next holder finds to be gone.
     """
+    return _execute(connection, *freeing(connection, ticket)) == 1
+
+
+def freeing(connection: BaseDatabaseWrapper, ticket: Ticket) -> tuple[str, list[Any]]:
+    """The statement of ``free`` with its parameters, for a room that can do more in one go."""
     sql = _statements(connection)
     statement = sql.free_soon if connection.get_autocommit() else sql.free
-    return _execute(connection, statement, _proof(ticket)) == 1
+    return statement, _proof(ticket)
 
 
 def force(connection: BaseDatabaseWrapper, resource: str, token: int, forced_by: str) -> bool:

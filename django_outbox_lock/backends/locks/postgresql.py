@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from django_outbox_lock import keys, process
+from django.db import DatabaseError
+
+from django_outbox_lock import dberrors, fence, keys, process
 from django_outbox_lock.backends.locks.base import Live
 from django_outbox_lock.backends.locks.session import (
     CONNECT_TIMEOUT,
@@ -18,7 +20,10 @@ from django_outbox_lock.models import Lock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
+
+    from django_outbox_lock.backends.locks.handle import LockHandle
 
 # pg_locks shows the two halves of a key as unsigned numbers.
 _KEY = "((l.classid::bigint << 32) | l.objid::bigint)"
@@ -88,6 +93,24 @@ class PostgreSQLLock(SessionLockBackend):
     def unlock(self, cursor: CursorWrapper, key: str) -> bool:
         cursor.execute("SELECT pg_advisory_unlock(%s)", [int(key)])
         return bool(cursor.fetchone()[0])
+
+    def free_and_unlock(self, connection: BaseDatabaseWrapper, handle: LockHandle) -> bool:
+        """Both in one statement: the count is there only when the row has been freed."""
+        free, params = fence.freeing(connection, handle.ticket)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    f"WITH freed AS ({free} RETURNING 1) SELECT row.freed, pg_advisory_unlock(%s) "
+                    "FROM (SELECT count(*) AS freed FROM freed) AS row",
+                    [*params, int(handle.store_key)],
+                )
+                freed, unlocked = cursor.fetchone()
+        except DatabaseError as error:
+            if not dberrors.is_transient(error):
+                raise
+            return super().free_and_unlock(connection, handle)  # the row is busy
+        self._session.keys.discard(handle.store_key)
+        return bool(freed and unlocked)
 
     def owns(self, cursor: CursorWrapper, key: str) -> bool:
         cursor.execute(

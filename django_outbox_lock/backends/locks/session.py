@@ -89,6 +89,12 @@ class SessionLockBackend(BaseLockBackend):
             lock.session_id == session_id for lock in self.seen(cursor) if lock.store_key == key
         )
 
+    def free_and_unlock(self, connection: BaseDatabaseWrapper, handle: LockHandle) -> bool:
+        """Free the registry's row, then release the lock; tells whether both were still held."""
+        # If the row is busy, the next holder finds an owner of our backend there and goes on.
+        freed = self._unless_busy(lambda: fence.free(connection, handle.ticket))
+        return self._unlock(connection, handle.store_key) and freed
+
     # The same for all of them.
 
     def take(self, resource: str, lock_id: str) -> Grant | None:
@@ -125,8 +131,7 @@ class SessionLockBackend(BaseLockBackend):
                 self._session.use(self.lease) as connection,
                 self._undone_on_error(connection, handle.store_key),
             ):
-                freed = self._free(connection, handle)
-                return self._unlock(connection, handle.store_key) and freed
+                return self.free_and_unlock(connection, handle)
         except SessionLost:
             self._lose_session()
             raise
@@ -233,10 +238,6 @@ class SessionLockBackend(BaseLockBackend):
         # While our own fenced transaction has the row, or a bump is under way: the lock itself
         # was proved, and the next heartbeat will tell.
         return self._unless_busy(lambda: fence.touch(connection, handle.ticket))
-
-    def _free(self, connection: BaseDatabaseWrapper, handle: LockHandle) -> bool:
-        # If the row is busy, the next holder finds an owner of our backend there and goes on.
-        return self._unless_busy(lambda: fence.free(connection, handle.ticket))
 
     def _unless_busy(self, write: Callable[[], bool]) -> bool:
         try:
