@@ -107,7 +107,7 @@ def check_sqlite(app_configs: object = None, **kwargs: Any) -> Messages:
 def check_lock_store(
     app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> Messages:
-    """E010, E013, E014, W001 and W005: two sessions find out whether the database's locks are real."""
+    """E010, E013, E014, W001 and W005: a probe finds out whether the locks are real."""
     return [
         message
         for alias in _outbox_aliases()

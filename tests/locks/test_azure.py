@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import threading
+import uuid
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from azure.storage.blob import BlobServiceClient
 
 from django_outbox_lock.backends.locks.azure import AzureBlobLock
+from django_outbox_lock.exceptions import LockUnavailable
 from tests.locks.storefaults import StoreFaults
 from tests.locks.stores import StoreContract
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from azure.storage.blob import ContainerClient
+
     from tests import servers
+    from tests.locks.conftest import Make
     from tests.servers.azurite import Azurite
+
+    Rooms = Callable[..., AzureBlobLock]
+
+needs_azurite = pytest.mark.server("azurite")
+in_database = pytest.mark.django_db(transaction=True, available_apps=["django_outbox_lock"])
 
 
 def provisioned(server: servers.Server) -> dict[str, Any]:
@@ -21,7 +37,7 @@ def provisioned(server: servers.Server) -> dict[str, Any]:
     return options
 
 
-@pytest.mark.server("azurite")
+@needs_azurite
 class TestContract(StoreContract):
     backend_class = AzureBlobLock
     server_name = "azurite"
@@ -30,7 +46,37 @@ class TestContract(StoreContract):
         return provisioned(server)
 
 
-@pytest.mark.server("azurite")
+class Overloaded(BaseHTTPRequestHandler):
+    """Answers each request as the service does when it has too much to do."""
+
+    def answer(self) -> None:
+        self.send_response(503)
+        self.send_header("x-ms-error-code", "ServerBusy")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        cast("Any", self.server).answered.set()
+
+    do_PUT = do_HEAD = do_GET = answer  # noqa: N815 (named by the standard library)
+
+    def log_message(self, *_: object) -> None:
+        """The test looks at what comes of it."""
+
+
+@contextmanager
+def overloaded() -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Overloaded)
+    server.answered = threading.Event()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@needs_azurite
 class TestFaults(StoreFaults):
     backend_class = AzureBlobLock
     server_name = "azurite"
@@ -43,3 +89,183 @@ class TestFaults(StoreFaults):
 
     def options_for(self, server: servers.Server) -> dict[str, Any]:
         return provisioned(server)
+
+    def test_one_renewal_gets_a_server_error(self) -> None:
+        """Case 071: a 5xx says nothing about the lease; the next renewal follows soon."""
+        room = self.room(lease=self.short)
+        handle = room.obtain("nightly-report")
+        assert handle is not None
+        with overloaded() as busy:
+            self.proxy.target = busy.server_port
+            self.proxy.cut()
+            assert busy.answered.wait(10)  # the renewal of the fifth second
+            self.proxy.target = self.server.port
+            self.proxy.cut()
+        before = handle.deadline
+        while handle.deadline == before:
+            assert not handle.wait_lost(0.05)
+        assert handle.release()
+        assert self.losses == []
+
+    def test_the_answer_to_the_signature_is_lost(self) -> None:
+        """The blob is leased, and its metadata may be written or not."""
+        room = self.room()
+        self.proxy.truncate_reply(request=b"comp=metadata")
+        handle = room.obtain("nightly-report")
+        assert self.proxy.wait_struck()
+        assert handle is not None
+        assert [live.pid for live in self.direct().live()] != []
+        assert handle.release()
+
+
+@pytest.fixture
+def server(running_server: Callable[[str], servers.Server]) -> servers.Server:
+    return running_server("azurite")
+
+
+@pytest.fixture
+def rooms(make: Make, server: servers.Server) -> Rooms:
+    given = {"namespace": uuid.uuid4().hex, **provisioned(server)}
+
+    def build(**options: Any) -> AzureBlobLock:
+        room = make(AzureBlobLock, **{**given, **options})
+        assert isinstance(room, AzureBlobLock)
+        return room
+
+    return build
+
+
+@pytest.fixture
+def container(server: servers.Server) -> Iterator[ContainerClient]:
+    connection_string = provisioned(server)["connection_string"]
+    with BlobServiceClient.from_connection_string(connection_string) as service:
+        yield service.get_container_client("outbox-locks")
+
+
+@needs_azurite
+@in_database
+class TestTheBlob:
+    def test_it_stays_and_tells_who_held_it(self, rooms: Rooms, container: ContainerClient) -> None:
+        """Metadata is ASCII only, names are not."""
+        handle = rooms().obtain("夜間 report")
+        assert handle is not None
+        blob = container.get_blob_client(handle.store_key)
+        metadata = blob.get_blob_properties().metadata
+        assert metadata["resource"] == "%E5%A4%9C%E9%96%93%20report"
+        assert metadata["lock_id"] == handle.lock_id
+        assert handle.release()
+        assert blob.get_blob_properties().lease.state == "available"
+        assert blob.get_blob_properties().metadata == metadata
+
+    def test_it_is_deleted_by_hand(self, rooms: Rooms, container: ContainerClient) -> None:
+        """A definite loss; the next one makes the blob anew."""
+        room = rooms()
+        handle = room.obtain("nightly-report")
+        assert handle is not None
+        blob = container.get_blob_client(handle.store_key)
+        blob.delete_blob(lease=str(uuid.UUID(handle.lock_id)))
+        assert not room.renew(handle)
+        assert handle.lost
+        successor = rooms().obtain("nightly-report")
+        assert successor is not None
+        assert successor.token > handle.token
+
+    def test_a_late_release_frees_nobody_elses(
+        self, rooms: Rooms, container: ContainerClient
+    ) -> None:
+        """Case 063: the lease is over, another holds, and the late one is told so."""
+        first = rooms().obtain("nightly-report")
+        assert first is not None
+        container.get_blob_client(first.store_key).acquire_lease(
+            lease_id=str(uuid.UUID(first.lock_id))
+        ).break_lease(0)
+        rival = rooms()
+        second = rival.obtain("nightly-report")
+        assert second is not None
+        assert not first.release()
+        assert rival.prove(second)
+
+    def test_a_force_release_that_comes_late_hits_nobody(
+        self, rooms: Rooms, container: ContainerClient
+    ) -> None:
+        """It names the lease of the holder that was seen: a successor's is left alone."""
+        one, two = rooms(), rooms()
+        first = one.obtain("nightly-report")
+        assert first is not None
+        (seen,) = two.holders()
+        assert first.release()
+        second = two.obtain("nightly-report")
+        assert second is not None
+        one.end_by_force("nightly-report", seen)
+        assert two.prove(second)
+
+    def test_namespaces_do_not_see_each_other(self, rooms: Rooms) -> None:
+        room, other = rooms(), rooms(namespace=uuid.uuid4().hex)
+        handle = room.obtain("nightly-report")
+        assert handle is not None
+        assert list(other.live()) == []
+        (live,) = room.live()
+        assert live.store_key == handle.store_key
+        assert live.pid
+
+
+@needs_azurite
+@in_database
+class TestTheContainer:
+    def test_provision(self, rooms: Rooms) -> None:
+        room = rooms(container=f"locks-{uuid.uuid4().hex}")
+        assert "does not exist" in str(room.missing())
+        with pytest.raises(LockUnavailable, match=r"does not exist: run 'manage.py outbox provis"):
+            room.obtain("nightly-report")
+        assert "made" in room.provision()
+        assert room.missing() is None
+        assert "was there" in room.provision()
+        assert room.obtain("nightly-report") is not None
+
+    def test_an_account_url_and_a_key(self, rooms: Rooms, server: servers.Server) -> None:
+        azurite = cast("Azurite", server)
+        room = rooms(connection_string=None, account_url=azurite.url, credential=azurite.key)
+        handle = room.obtain("nightly-report")
+        assert handle is not None
+        assert handle.release()
+
+    def test_a_wrong_key(self, rooms: Rooms, server: servers.Server) -> None:
+        room = rooms(
+            connection_string=None, account_url=cast("Azurite", server).url, credential="d3Jvbmc="
+        )
+        with pytest.raises(LockUnavailable, match="Azure Storage"):
+            room.obtain("nightly-report")
+
+
+@needs_azurite
+@in_database
+def test_killed_and_restarted_while_held(
+    private_server: Callable[..., servers.Server], make: Make
+) -> None:
+    """The emulator forgets what was young, the service does not: held or lost, never both."""
+    server = private_server("azurite")
+    room = make(AzureBlobLock, namespace="any", timeout=1.0, **provisioned(server))
+    handle = room.obtain("nightly-report")
+    assert handle is not None
+    server.kill()
+    with pytest.raises(LockUnavailable, match="Azure Storage gave no answer"):
+        room.renew(handle)
+    assert not handle.lost
+    server.start()
+    rival = make(AzureBlobLock, namespace="any", **provisioned(server))
+    successor = rival.obtain("nightly-report")
+    assert (successor is None) == room.prove(handle)
+    if successor is not None:
+        assert successor.token > handle.token
+
+
+@pytest.mark.parametrize("lease", [14, 61, 15.5])
+def test_a_lease_that_the_service_does_not_have(lease: float) -> None:
+    with pytest.raises(ValueError, match="lease must be"):
+        AzureBlobLock("default", connection_string="any", namespace="any", lease=lease)
+
+
+@pytest.mark.parametrize("given", [{}, {"connection_string": "any", "account_url": "any"}])
+def test_one_address_is_needed(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="account_url"):
+        AzureBlobLock("default", namespace="any", **given)

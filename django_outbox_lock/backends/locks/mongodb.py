@@ -68,7 +68,7 @@ class MongoDBLock(StoreLockBackend):
         **options: Any,
     ) -> None:
         super().__init__(alias, **options)
-        parse_uri(url, validate=True)  # refuses a wrong URL now; no connection is opened
+        _check_url(url)
         self._url = url
         self._database = database
         self._collection_name = collection
@@ -190,7 +190,7 @@ class MongoDBLock(StoreLockBackend):
             self._collection_name,
             read_preference=ReadPreference.PRIMARY,
             read_concern=ReadConcern("majority"),
-            write_concern=WriteConcern("majority", wtimeout=int(self._timeout * 1000)),
+            write_concern=WriteConcern("majority", wtimeout=int(self._timeout * 1000), j=True),
         )
 
     @property
@@ -210,6 +210,15 @@ class MongoDBLock(StoreLockBackend):
                     appname=f"outboxlock:{self.alias}",
                 )
             return self._opened
+
+
+def _check_url(url: str) -> None:
+    """Refuse a wrong URL now. One with ``+srv`` would have to be looked up for that."""
+    if not url.startswith("mongodb+srv://"):
+        try:
+            parse_uri(url, validate=True)
+        except PyMongoError as error:
+            raise ValueError(f"url: {error}") from error
 
 
 @contextlib.contextmanager
