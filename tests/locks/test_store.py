@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core import checks
 from django.db import connections, transaction
-from django.db.transaction import TransactionManagementError
 
-from django_outbox_lock import fence, locking, registry, signals
+from django_outbox_lock import fence, registry, signals
 from django_outbox_lock.backends.locks.redis import RedisLock
-from django_outbox_lock.conf import BackendSettings
-from django_outbox_lock.exceptions import InvalidSettings, LockUnavailable
+from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.holder import LockState
 from django_outbox_lock.models import Lock
 from django_outbox_lock.testing.lock_items.base import SLACK, in_threads
 from tests.chaos.proxy import Proxy
-from tests.locks.stores import deferred
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +35,6 @@ pytestmark = [
     pytest.mark.django_db(transaction=True, available_apps=["django_outbox_lock"]),
 ]
 
-DOTTED = "django_outbox_lock.backends.locks.redis.RedisLock"
 SHORT = 1.0
 
 
@@ -235,36 +231,6 @@ def test_a_busy_row_at_obtain(rooms: Rooms) -> None:
         assert time.monotonic() - begin < 2 + SLACK
     second = holder.obtain("nightly-report", timeout=SLACK)
     assert second is not None
-
-
-@pytest.mark.server("sqlite")
-def test_inside_a_transaction_that_writes(rooms: Rooms) -> None:
-    """SQLite has one writer: an error says so instead of "busy", and nothing stays held."""
-    room = rooms()
-    with transaction.atomic():
-        Lock.objects.update(application="written")
-        with pytest.raises(TransactionManagementError, match=r"nightly-report.*one writer"):
-            room.obtain("nightly-report")
-    handle = room.obtain("nightly-report", timeout=SLACK)
-    assert handle is not None
-    assert handle.token == 1
-
-
-@pytest.mark.server("sqlite")
-def test_inside_a_transaction_that_does_not_write(rooms: Rooms) -> None:
-    with deferred("default"), transaction.atomic():
-        handle = rooms().obtain("nightly-report")
-        assert handle is not None
-        assert handle.release()
-
-
-@pytest.mark.server("sqlite")
-def test_a_registry_in_memory_is_refused(add_alias: AddAlias, redis_url: str) -> None:
-    """A second connection would find another database there, or none."""
-    alias = add_alias("memory", NAME=":memory:")
-    options = {"url": redis_url, "namespace": "any"}
-    with pytest.raises(InvalidSettings, match=r"SQLite database in memory"):
-        locking.choose(alias, BackendSettings("OUTBOX_LOCK['memory']['LOCK']", DOTTED, options))
 
 
 def test_a_namespace_is_needed(redis_url: str) -> None:

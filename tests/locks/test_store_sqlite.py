@@ -1,0 +1,87 @@
+"""The registry of a store's locks in SQLite, which has one writer and may be in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from django.db import transaction
+from django.db.transaction import TransactionManagementError
+
+from django_outbox_lock import locking
+from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
+from django_outbox_lock.conf import BackendSettings
+from django_outbox_lock.exceptions import InvalidSettings
+from django_outbox_lock.models import Lock
+from django_outbox_lock.testing.lock_items.base import SLACK
+from tests.locks.stores import deferred
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from django_outbox_lock.backends.locks.base import Live
+    from tests.locks.conftest import AddAlias, Make
+
+pytestmark = [
+    pytest.mark.server("sqlite"),
+    pytest.mark.django_db(transaction=True, available_apps=["django_outbox_lock"]),
+]
+
+
+class Shelf(StoreLockBackend):
+    """A store that is a dict: what is tested here is the registry."""
+
+    label = "shelf"
+    extra: ClassVar[str] = ""
+    owners: ClassVar[dict[str, str]] = {}
+
+    def acquire(self, key: str, owner: Owner) -> bool:
+        return self.owners.setdefault(key, owner.lock_id) == owner.lock_id
+
+    def extend(self, key: str, owner_id: str) -> bool:
+        return self.owners.get(key) == owner_id
+
+    def vacate(self, key: str, owner_id: str) -> bool:
+        return self.extend(key, owner_id) and self.owners.pop(key) == owner_id
+
+    def live(self) -> Iterable[Live]:
+        return []
+
+
+@pytest.fixture
+def room(make: Make) -> Shelf:
+    Shelf.owners.clear()
+    room = make(Shelf, namespace="any")
+    assert isinstance(room, Shelf)
+    return room
+
+
+def test_inside_a_transaction_that_writes(room: Shelf) -> None:
+    """An error says so instead of "busy", and nothing stays held."""
+    with transaction.atomic():
+        Lock.objects.update(application="written")
+        with pytest.raises(TransactionManagementError, match=r"nightly-report.*one writer"):
+            room.obtain("nightly-report")
+    handle = room.obtain("nightly-report", timeout=SLACK)
+    assert handle is not None
+    assert handle.token == 1
+
+
+def test_inside_a_transaction_that_does_not_write(room: Shelf) -> None:
+    """Its own connection may write, and the token is committed at once."""
+    with deferred("default"), transaction.atomic():
+        handle = room.obtain("nightly-report")
+        assert handle is not None
+        transaction.set_rollback(True)
+    assert room.prove(handle)
+    assert Lock.objects.get().token == 1
+    assert handle.release()
+
+
+def test_a_registry_in_memory_is_refused(add_alias: AddAlias) -> None:
+    """A second connection would find another database there, or none."""
+    alias = add_alias("memory", NAME=":memory:")
+    dotted = f"{Shelf.__module__}.{Shelf.__qualname__}"
+    settings = BackendSettings("OUTBOX_LOCK['memory']['LOCK']", dotted, {"namespace": "any"})
+    with pytest.raises(InvalidSettings, match=r"OUTBOX_LOCK.*SQLite database in memory"):
+        locking.choose(alias, settings)
