@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from django_outbox_lock.engines.items import BrokeTransport
 from django_outbox_lock.errortext import clean, describe
 from django_outbox_lock.exceptions import TransportDown
-from django_outbox_lock.outcomes import Outcome, Rejected, Retry
+from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -120,6 +120,8 @@ class Delivery:
         call = self._courier.carry(publisher, envelopes, self._limits.ask(publisher))
         for item, outcome in zip(items, list(call.outcomes), strict=False):
             self._decide(item, outcome)
+            if isinstance(item.outcome, Sent | Rejected):
+                self._routing.carried(part.name)
         return call
 
     def _decide(self, item: Item, outcome: object) -> bool:
@@ -137,10 +139,15 @@ class Delivery:
         self._circuits.trip(item.row.topic, "timed out")
 
     def _transport_down(self, part: Part, error: TransportDown, probe: Item | None) -> None:
-        """Nobody is to blame, except for a probe, which was alone."""
+        """Nobody is to blame, except for a probe, which was alone.
+
+        And even a probe only if the transport has carried others since the last one failed: in an
+        outage it would fail whatever it is.
+        """
         words = clean(str(error)) or "The transport is down."
         if probe is not None:
-            probe.outcome = BrokeTransport(words)
+            if self._routing.has_carried(part.name):
+                probe.outcome = BrokeTransport(words)
             self._circuits.trip(probe.row.topic, words)
         for topic in {chain.topic for chain in part.all() if _untried(chain)}:
             self._circuits.put_off(topic, words)

@@ -37,6 +37,7 @@ class Routing:
             )
         self._publishers = {name: _make(found) for name, found in self._configured.items()}
         self._known: dict[str, str | None] = {}
+        self._carried: set[str] = set()
 
     def __getitem__(self, name: str) -> BasePublisher:
         return self._publishers[name]
@@ -46,6 +47,16 @@ class Routing:
         if topic not in self._known:
             self._known[topic] = self._find(topic)
         return self._known[topic]
+
+    def carried(self, name: str) -> None:
+        """Note that the publisher has brought a message to the broker and an answer back."""
+        self._carried.add(name)
+
+    def has_carried(self, name: str) -> bool:
+        """Whether it has done so since this was last asked."""
+        has = name in self._carried
+        self._carried.discard(name)
+        return has
 
     def replace(self, name: str) -> None:
         """Put a new instance in the place of one that hangs in a thread of its own."""

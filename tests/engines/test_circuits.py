@@ -103,7 +103,7 @@ def test_a_failed_probe_opens_again_for_longer_and_the_next_one_is_another(outbo
     second = outbox.topic().open_until
     assert second is not None
     assert second - first > 400 * 1_000_000
-    assert [outbox.row(p).attempts for p in ("a1", "a2", "b1", "c1")] == [1, 0, 1, 1]
+    assert [outbox.row(p).attempts for p in ("a1", "a2", "b1", "c1")] == [0, 0, 0, 0]
 
 
 def test_a_message_that_breaks_the_transport_is_dead_after_max_attempts(outbox: Outbox) -> None:
@@ -111,8 +111,10 @@ def test_a_message_that_breaks_the_transport_is_dead_after_max_attempts(outbox: 
     outbox.behave = lambda e: down(e) if e.json() == "poison" else None
     sweeper = outbox.sweeper(max_attempts=3)
     sweeper.tick()
-    for _ in range(3):
+    for number in range(3):
         assert outbox.row("poison").state == OUTSTANDING
+        outbox.write(number, topic="other")
+        sweeper.tick()
         outbox.pass_cooldown()
         sweeper.tick()
     row = outbox.row("poison")
@@ -120,7 +122,24 @@ def test_a_message_that_breaks_the_transport_is_dead_after_max_attempts(outbox: 
     outbox.write("free")
     outbox.pass_cooldown()
     sweeper.tick()
-    assert outbox.sent == ["free"]
+    assert outbox.sent == [0, 1, 2, "free"]
+
+
+def test_case_007_a_long_outage_kills_nothing(outbox: Outbox) -> None:
+    """Case 007: the only message of a topic fails more probes than it has attempts."""
+    outbox.write("before")
+    sweeper = outbox.sweeper(max_attempts=3)
+    sweeper.tick()
+    outbox.write("alone", topic="quiet")
+    outbox.behave = down
+    for _ in range(10):
+        sweeper.tick()
+        outbox.pass_cooldown()
+    row = outbox.row("alone")
+    assert (row.state, row.attempts) == (OUTSTANDING, 1)
+    outbox.behave = None
+    sweeper.tick()
+    assert outbox.sent == ["before", "alone"]
 
 
 def test_a_poison_message_stops_nobody_else_for_long(outbox: Outbox) -> None:
