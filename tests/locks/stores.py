@@ -22,6 +22,10 @@ class StoreContract(LockContract):
 
     server_name: ClassVar[str]
 
+    def place(self, running_server: Callable[[str], servers.Server]) -> dict[str, Any]:
+        """The options that lead to the store: a server of this run, if nothing else is given."""
+        return self.options_for(running_server(self.server_name))
+
     def options_for(self, server: servers.Server) -> dict[str, Any]:
         """The room's options that lead to the server."""
         raise NotImplementedError
@@ -30,8 +34,8 @@ class StoreContract(LockContract):
     def _environment(
         self, transactional_db: None, running_server: Callable[[str], servers.Server]
     ) -> Iterator[None]:
-        server = running_server(self.server_name)
-        self.options = {"namespace": uuid.uuid4().hex, **self.options_for(server)}  # type: ignore[misc]
+        place = self.place(running_server)
+        self.options = {"namespace": uuid.uuid4().hex, **place}  # type: ignore[misc]
         with self.environment():
             yield
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from contextlib import contextmanager
@@ -44,6 +45,21 @@ class TestContract(StoreContract):
 
     def options_for(self, server: servers.Server) -> dict[str, Any]:
         return provisioned(server)
+
+
+if "AZURE_STORAGE_CONNECTION_STRING" in os.environ:
+
+    @pytest.mark.server("sqlite")
+    class TestContractOnTheGivenAccount(StoreContract):
+        backend_class = AzureBlobLock
+
+        def place(self, running_server: Callable[[str], servers.Server]) -> dict[str, Any]:
+            options: dict[str, Any] = {
+                "connection_string": os.environ["AZURE_STORAGE_CONNECTION_STRING"],
+                "container": "outbox-lock-tests",
+            }
+            AzureBlobLock("default", namespace="any", **options).provision()
+            return options
 
 
 class Overloaded(BaseHTTPRequestHandler):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import multiprocessing
+import os
 import uuid
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,16 @@ class TestContract(StoreContract):
 
     def options_for(self, server: servers.Server) -> dict[str, Any]:
         return {"url": server.url}
+
+
+if "MONGODB_URL" in os.environ:
+
+    @pytest.mark.server("sqlite")
+    class TestContractOnTheGivenServer(StoreContract):
+        backend_class = MongoDBLock
+
+        def place(self, running_server: Callable[[str], servers.Server]) -> dict[str, Any]:
+            return {"url": os.environ["MONGODB_URL"], "database": "outbox_lock_tests"}
 
 
 @pytest.mark.server("secantusdb")
