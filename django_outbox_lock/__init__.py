@@ -6,6 +6,7 @@ This is the front door: application code imports from here, at any time, even at
 
 from __future__ import annotations
 
+from django_outbox_lock.composite import lock_all
 from django_outbox_lock.draft import Draft
 from django_outbox_lock.envelope import Envelope
 from django_outbox_lock.exceptions import (
@@ -49,6 +50,7 @@ __all__ = [
     "TransportDown",
     "idempotent",
     "lock",
+    "lock_all",
     "locks",
     "process_once",
     "publish",

@@ -76,3 +76,14 @@ class Holder:
         since = f" since {self.acquired_at:%Y-%m-%d %H:%M:%S}" if self.acquired_at else ""
         until = f" until {self.expires_at:%H:%M:%S}" if self.expires_at else ", session-bound"
         return f"{who}{since}{until}, token {self.token}"
+
+
+def after_loss(now: Holder | None, lock_id: str) -> str:
+    """What to add to the news that ``lock_id`` has lost its resource: whose it is ``now``."""
+    if now is None:
+        return ""
+    if now.lock_id is None:
+        return " Nobody holds it now."
+    if now.lock_id == lock_id:
+        return f" Nobody has taken it over yet; it was held by {now}."
+    return f" It is held by {now}."

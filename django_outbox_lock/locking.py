@@ -16,6 +16,7 @@ from django.db import connections
 from django_outbox_lock import handlers
 from django_outbox_lock.conf import DEFAULT_ALIAS, BackendSettings, outbox_aliases, outbox_settings
 from django_outbox_lock.exceptions import InvalidSettings, LockNotObtained, LockTimeout
+from django_outbox_lock.polling import refuse_hold
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from django_outbox_lock.backends.locks.base import BaseLockBackend
     from django_outbox_lock.backends.locks.handle import LockHandle
+    from django_outbox_lock.backends.locks.watched import Callback
     from django_outbox_lock.holder import Holder
 
 logger = logging.getLogger("django_outbox_lock.locks")
@@ -133,20 +135,39 @@ class lock:  # noqa: N801 (called like a function)
 
     Raises ``LockNotObtained`` when it is busy, ``LockTimeout`` when it stayed busy for ``timeout``
     seconds, and at the end ``LockLost`` if it was lost meanwhile. ``using`` is a database alias.
+
+    The end waits until ``minimum_hold`` seconds have passed since the lock was obtained; after
+    ``maximum_hold`` seconds the lock is given up, as lost. ``on_lost`` and ``on_risk`` are called
+    with the handle, each on a thread of its own (see ``LockHandle``). Raises ``ValueError`` for
+    times that are none.
     """
 
-    def __init__(self, resource: str, *, timeout: float = 0.0, using: str | None = None) -> None:
+    def __init__(
+        self,
+        resource: str,
+        *,
+        timeout: float = 0.0,
+        using: str | None = None,
+        minimum_hold: float = 0.0,
+        maximum_hold: float | None = None,
+        on_lost: Callback | None = None,
+        on_risk: Callback | None = None,
+    ) -> None:
         self.resource = resource
         self.timeout = timeout
         self.using = using or DEFAULT_ALIAS
+        refuse_hold(minimum_hold, maximum_hold)
+        self.minimum_hold = minimum_hold
+        self.maximum_hold = maximum_hold
+        self.on_lost = on_lost
+        self.on_risk = on_risk
         self._handle: LockHandle | None = None
 
     def __enter__(self) -> LockHandle:
         handle = locks[self.using].obtain(self.resource, timeout=self.timeout)
         if handle is None:
-            raise self._refused()
-        self._handle = handle
-        return handle
+            raise refusal(self.using, self.resource, timeout=self.timeout)
+        return self._entered(handle)
 
     def __exit__(
         self,
@@ -162,9 +183,8 @@ class lock:  # noqa: N801 (called like a function)
         backend = await sync_to_async(locks.__getitem__)(self.using)
         handle = await backend.aobtain(self.resource, timeout=self.timeout)
         if handle is None:
-            raise await sync_to_async(self._refused)()
-        self._handle = handle
-        return handle
+            raise await sync_to_async(refusal)(self.using, self.resource, timeout=self.timeout)
+        return self._entered(handle)
 
     async def __aexit__(
         self,
@@ -174,41 +194,79 @@ class lock:  # noqa: N801 (called like a function)
     ) -> None:
         handle, self._handle = self._handle, None
         if handle is not None:
-            await handle.arelease()
-            handle.leave(error)
+            await handle.__aexit__(kind, error, traceback)
 
-    def _refused(self) -> LockNotObtained:
-        from django_outbox_lock import registry
+    def _entered(self, handle: LockHandle) -> LockHandle:
+        handle.hold_at_least(self.minimum_hold)
+        if self.maximum_hold is not None:
+            handle.hold_at_most(self.maximum_hold)
+        if self.on_lost is not None:
+            handle.on_lost(self.on_lost)
+        if self.on_risk is not None:
+            handle.on_risk(self.on_risk)
+        self._handle = handle
+        return handle
 
-        holder = registry.holder(connections[self.using], self.resource)
-        by = holder if holder and holder.lock_id else "somebody else"
-        waited = f" for the {self.timeout:g} s that were waited" if self.timeout > 0 else ""
-        kind = LockTimeout if self.timeout > 0 else LockNotObtained
-        message = f"{self.resource} is held{waited} by {by}.{self._strange(holder)}"
-        return kind(message, resource=self.resource, holder=holder)
 
-    def _strange(self, holder: Holder | None) -> str:
-        arbiter = locks[self.using].arbiter(self.resource)
-        if holder is None or not holder.lock_id or holder.backend == arbiter:
-            return ""
-        return (
-            f" That holder was given it by {holder.backend!r} and this process uses {arbiter!r}: "
-            "two backends do not shut each other out, so this one waits until that holder is gone."
-        )
+def refusal(
+    using: str, resource: str, *, timeout: float, waited: float | None = None
+) -> LockNotObtained:
+    """The error that says who holds the resource.
+
+    ``waited`` is how much of the ``timeout`` was spent on this resource; None: all of it.
+    """
+    from django_outbox_lock import registry
+
+    holder = registry.look_up(using, resource)
+    by = holder if holder and holder.lock_id else "somebody else"
+    seconds = timeout if waited is None else waited
+    during = f" for the {seconds:g} s that were waited" if seconds > 0 else ""
+    kind = LockTimeout if timeout > 0 else LockNotObtained
+    message = f"{resource} is held{during} by {by}.{_strange(using, resource, holder)}"
+    return kind(message, resource=resource, holder=holder)
+
+
+def _strange(using: str, resource: str, holder: Holder | None) -> str:
+    arbiter = locks[using].arbiter(resource)
+    if holder is None or not holder.lock_id or holder.backend == arbiter:
+        return ""
+    return (
+        f" That holder was given it by {holder.backend!r} and this process uses {arbiter!r}: "
+        "two backends do not shut each other out, so this one waits until that holder is gone."
+    )
 
 
 def single_instance(
-    resource: str, *, timeout: float = 0.0, using: str | None = None
+    resource: str,
+    *,
+    timeout: float = 0.0,
+    using: str | None = None,
+    minimum_hold: float = 0.0,
+    maximum_hold: float | None = None,
+    on_lost: Callback | None = None,
+    on_risk: Callback | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
     """Run the function only where ``resource`` can be had; elsewhere log at INFO, return None.
 
-    Works for coroutine functions, too. Raises what ``lock`` raises, except ``LockNotObtained``.
+    Takes what ``lock`` takes, and raises what ``lock`` raises, except ``LockNotObtained``. Works
+    for coroutine functions, too.
     """
+    make = functools.partial(
+        lock,
+        resource,
+        timeout=timeout,
+        using=using,
+        minimum_hold=minimum_hold,
+        maximum_hold=maximum_hold,
+        on_lost=on_lost,
+        on_risk=on_risk,
+    )
+    make()  # a wrong time is told where it is written
 
     def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
         @functools.wraps(function)
         def single(*args: P.args, **kwargs: P.kwargs) -> R | None:
-            held = lock(resource, timeout=timeout, using=using)
+            held = make()
             try:
                 held.__enter__()
             except LockNotObtained as busy:
@@ -220,7 +278,7 @@ def single_instance(
 
         @functools.wraps(function)
         async def single_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            held = lock(resource, timeout=timeout, using=using)
+            held = make()
             try:
                 await held.__aenter__()
             except LockNotObtained as busy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -27,19 +28,39 @@ class Polling:
     def __init__(self, timeout: float) -> None:
         if not timeout >= 0:
             raise ValueError(f"timeout must be 0 seconds or more, not {timeout!r}.")
-        self._end = time.monotonic() + timeout
+        self._begin = time.monotonic()
+        self._end = self._begin + timeout
         self._tries = 0
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._begin
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end."""
+        return max(0.0, self._end - time.monotonic())
 
     @property
     def is_over(self) -> bool:
         """True when no time is left for another try."""
-        return time.monotonic() >= self._end
+        return not self.left
 
     def pause(self) -> float:
         """Seconds to sleep before the next try."""
         self._tries += 1
-        left = self._end - time.monotonic()
-        return max(0.0, min(left, _PAUSES.delay(self._tries)))
+        return min(self.left, _PAUSES.delay(self._tries))
+
+
+def refuse_hold(minimum: float, maximum: float | None) -> None:
+    """Raise ``ValueError`` unless these are seconds for which a lock can be held."""
+    if not 0 <= minimum < math.inf:
+        raise ValueError(f"minimum_hold must be 0 seconds or more, not {minimum!r}.")
+    if maximum is not None and not maximum > 0:
+        raise ValueError(f"maximum_hold must be more than 0 seconds, not {maximum!r}.")
+    if maximum is not None and maximum < minimum:
+        raise ValueError(f"maximum_hold ({maximum:g} s) is below minimum_hold ({minimum:g} s).")
 
 
 class HandOver(Generic[T]):

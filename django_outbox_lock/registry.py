@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from django_outbox_lock import keys
+from django.db import connections
+
+from django_outbox_lock import keys, transactions
 from django_outbox_lock.clock import SECOND, ServerTime, to_datetime
 from django_outbox_lock.holder import Holder, LockState
 from django_outbox_lock.models import Lock
+from django_outbox_lock.polling import in_background
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Iterable
 
     from django.db.backends.base.base import BaseDatabaseWrapper
+
+logger = logging.getLogger("django_outbox_lock.locks")
+
+# Seconds that an error waits for the name of the holder.
+PATIENCE = 1.0
 
 _COLUMNS = (
     "resource",
@@ -65,6 +76,24 @@ def holder(connection: BaseDatabaseWrapper, resource: str) -> Holder | None:
     return _holder(row) if row else None
 
 
+def look_up(using: str, resource: str, *, aside: bool = False) -> Holder | None:
+    """``holder`` for the text of an error; None when nobody could tell within ``PATIENCE``.
+
+    Raises nothing. Inside a transaction of the caller's, and with ``aside`` always, another thread
+    asks on a connection of its own: neither an error nor a server that does not answer harms the
+    caller. A coroutine is not kept waiting: it is told None.
+    """
+    if _in_event_loop():
+        return None
+    connection = connections[using]
+    # What a test case has written, and what is in memory, no other connection sees.
+    in_test_case = connection.in_atomic_block and not transactions.in_transaction(using)
+    in_memory = getattr(connection, "is_in_memory_db", bool)()
+    if in_test_case or in_memory or not (aside or transactions.in_transaction(using)):
+        return _holder_or_none(using, resource)
+    return _ask_aside(using, resource)
+
+
 def join(rows: Iterable[Holder], live: Iterable[Live] | None, view: View) -> list[Holder]:
     """The registry's rows beside what the store shows; None: the store could not be looked at.
 
@@ -75,6 +104,34 @@ def join(rows: Iterable[Holder], live: Iterable[Live] | None, view: View) -> lis
     unclaimed = {lock.store_key: lock for lock in live}
     joined = [_verified(row, unclaimed, view) for row in rows]
     return joined + [_foreign(lock, view) for lock in unclaimed.values()]
+
+
+def _ask_aside(using: str, resource: str) -> Holder | None:
+    answers: list[Holder | None] = []
+    answered = threading.Event()
+
+    def ask() -> None:
+        answers.append(_holder_or_none(using, resource))
+        answered.set()
+
+    in_background(ask, "outbox-lock-look-up")
+    return answers[0] if answered.wait(PATIENCE) else None
+
+
+def _holder_or_none(using: str, resource: str) -> Holder | None:
+    try:
+        return holder(connections[using], resource)
+    except Exception as error:  # noqa: BLE001 (an error is to be told, and must not be replaced)
+        logger.debug("%s: the holder could not be looked up: %s", resource, error)
+        return None
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _verified(row: Holder, unclaimed: dict[str, Live], view: View) -> Holder:

@@ -8,6 +8,7 @@ import pytest
 
 from django_outbox_lock.testing.lock_items.embedding import EmbeddingItems
 from django_outbox_lock.testing.lock_items.exclusion import ExclusionItems
+from django_outbox_lock.testing.lock_items.holding import HoldingItems
 from django_outbox_lock.testing.lock_items.loss import LossItems
 from django_outbox_lock.testing.lock_items.names import NameItems
 from django_outbox_lock.testing.lock_items.processes import ProcessItems
@@ -16,7 +17,9 @@ from django_outbox_lock.testing.lock_items.tokens import TokenItems
 
 # Of all tables only this app's are emptied after each item, which saves most of an item's time.
 @pytest.mark.django_db(transaction=True, available_apps=["django_outbox_lock"])
-class LockContract(ExclusionItems, NameItems, TokenItems, LossItems, EmbeddingItems, ProcessItems):
+class LockContract(
+    ExclusionItems, NameItems, TokenItems, LossItems, HoldingItems, EmbeddingItems, ProcessItems
+):
     """Subclass it, name the backend, and pytest (with pytest-django) does the rest.
 
     ::

@@ -41,6 +41,13 @@ class StandIn:
             self.lose("deadline")
         return self.ended
 
+    @property
+    def watch_at(self) -> float:
+        return self.deadline
+
+    def watch(self) -> None:
+        assert self.lost
+
     def lose(self, reason: str) -> None:
         if not self.ended:
             self.ended, self.lost_at = True, time.monotonic()

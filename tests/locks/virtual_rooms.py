@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from django.db import OperationalError, connections
 
 from django_outbox_lock import fence, signals
-from django_outbox_lock.backends.locks import base, handle, keeper, store
+from django_outbox_lock.backends.locks import base, handle, keeper, lease, store, watched
 from django_outbox_lock.backends.locks.lease import LeaseTableLock
 from django_outbox_lock.backends.locks.store import StoreLockBackend
 from django_outbox_lock.clock import ServerTime
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from django_outbox_lock.backends.locks.store import Owner
     from django_outbox_lock.dedicated import LockSession
 
-MODULES = (base, handle, keeper)
+MODULES = (base, handle, keeper, watched)
 
 
 class Busy(OperationalError):
@@ -177,7 +177,7 @@ def enter(world: World, connection: BaseDatabaseWrapper, monkeypatch: pytest.Mon
     connection.connection.create_function("virtual_now", 0, world.server_now)
     for module in MODULES:
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=world.monotonic))
-    for module in (base, handle, store):
+    for module in (base, handle, lease, store, watched):
         monkeypatch.setattr(module, "in_background", world.in_background)
     monkeypatch.setattr(keeper, "threading", Threading(world))
     _pass_faults(world, monkeypatch)

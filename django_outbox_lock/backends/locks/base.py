@@ -64,8 +64,11 @@ class BaseLockBackend(Room):
         resource, polling = keys.canonical_resource(resource), Polling(timeout)
         while True:
             handle = self._try(resource, polling)
-            if handle is not None or polling.is_over:
+            if handle is not None:
                 return handle
+            if polling.is_over:
+                self._refuse(resource, polling)
+                return None
             time.sleep(polling.pause())
 
     async def aobtain(self, resource: str, *, timeout: float = 0.0) -> LockHandle | None:
@@ -78,8 +81,11 @@ class BaseLockBackend(Room):
             except asyncio.CancelledError:
                 trying.abandon()
                 raise
-            if handle is not None or polling.is_over:
+            if handle is not None:
                 return handle
+            if polling.is_over:
+                await sync_to_async(self._refuse)(resource, polling)
+                return None
             await asyncio.sleep(polling.pause())
 
     def release(self, resource: str, lock_id: str) -> bool:
@@ -172,15 +178,37 @@ class BaseLockBackend(Room):
             f"outbox-lock-lost-{handle.token}",
         )
 
+    def announce_risk(self, handle: LockHandle, left: float) -> None:
+        """Tell the log and, as with a loss, the receivers that the lock may be lost soon."""
+        logger.warning(
+            "%s: token %s is at risk: it ends in %.1f s", handle.resource, handle.token, left
+        )
+        in_background(
+            lambda: self._send(signals.lock_at_risk, handle=handle, left=left),
+            f"outbox-lock-risk-{handle.token}",
+        )
+
+    def announce_overrun(self, handle: LockHandle, overrun: float) -> None:
+        """Called by a handle, once, when the work under it has ended after its loss."""
+        self._send(signals.lock_left, handle=handle, overrun=overrun)
+
+    def watch(self, handle: LockHandle) -> None:
+        """Called by a handle when it may end earlier than it was to."""
+        self._keeper.look_at(handle)
+
+    def _refuse(self, resource: str, polling: Polling) -> None:
+        waited = polling.waited
+        self._send(signals.lock_contended, backend=self, resource=resource, waited=waited)
+
     def _try(self, resource: str, polling: Polling) -> LockHandle | None:
         try:
-            return self._attempt(resource)
+            return self._attempt(resource, polling)
         except LockUnavailable:
             if polling.is_over:
                 raise
             return None
 
-    def _attempt(self, resource: str) -> LockHandle | None:
+    def _attempt(self, resource: str, polling: Polling) -> LockHandle | None:
         key = self.store_key(resource)
         with self._mutex:
             if key in self._held:
@@ -198,7 +226,7 @@ class BaseLockBackend(Room):
         if handle is not None:
             self._keeper.add(handle)
             self.adopted(handle)
-            self._send(signals.lock_obtained, handle=handle)
+            self._send(signals.lock_obtained, handle=handle, waited=polling.waited)
         return handle
 
     def _take(self, resource: str, key: str) -> LockHandle | None:

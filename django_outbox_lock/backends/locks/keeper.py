@@ -1,8 +1,8 @@
 """Keeps the handles of one backend alive, and notices when one is not.
 
 Two threads, so that a renewal that hangs cannot hide the end of a lease: the *renewer* asks the
-store, the *watchdog* looks at the clock only. Both start with a handle and end some time after
-the last one.
+store, the *watchdog* looks at the clock only, warns, and gives up. Both start with a handle and end
+some time after the last one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,13 @@ class Keeper:
             self._used_at = time.monotonic()
             self._due[handle] = self._used_at + self._pause
             self._start()
-            if handle.deadline < self._watching_until:
+            if handle.watch_at < self._watching_until:
+                self._changed.notify_all()
+
+    def look_at(self, handle: LockHandle) -> None:
+        """The handle may have to be watched earlier than it was to be."""
+        with self._changed:
+            if handle in self._due and handle.watch_at < self._watching_until:
                 self._changed.notify_all()
 
     def discard(self, handle: LockHandle) -> None:
@@ -153,21 +159,21 @@ class Keeper:
                 self._due[handle] = time.monotonic() + self._pause
 
     def _watch_loop(self) -> None:
-        while (handle := self._next_overdue()) is not None:
+        while (handle := self._next_to_watch()) is not None:
             try:
-                if handle.lost or handle.ended:
-                    self.discard(handle)
+                handle.watch()
             except Exception:  # this thread must not end while there are handles
-                logger.exception("%s: the loss of the lock could not be told", handle.resource)
+                logger.exception("%s: what befell the lock could not be told", handle.resource)
+            if handle.ended:
                 self.discard(handle)
 
-    def _next_overdue(self) -> LockHandle | None:
-        """Wait for a handle whose deadline has passed; None when this thread is to end."""
+    def _next_to_watch(self) -> LockHandle | None:
+        """Wait for a handle whose time has come; None when this thread is to end."""
         with self._changed:
             while self._watchdog is threading.current_thread():
                 now = time.monotonic()
-                handle = min(self._due, key=lambda handle: handle.deadline, default=None)
-                until = self._used_at + self._pause if handle is None else handle.deadline
+                handle = min(self._due, key=lambda handle: handle.watch_at, default=None)
+                until = self._used_at + self._pause if handle is None else handle.watch_at
                 if until <= now:
                     if handle is None:
                         self._watchdog = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from django_outbox_lock import dberrors, fence, registry, transactions
 from django_outbox_lock.backends.locks.base import BaseLockBackend, Grant, Live
 from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.holder import LockState
+from django_outbox_lock.polling import in_background
 from django_outbox_lock.waits import bounded_wait
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class LeaseTableLock(BaseLockBackend):
                 return fence.touch(connection, handle.ticket)
             return fence.free(connection, handle.ticket)
 
+    def abandon(self, handle: LockHandle) -> None:
+        """Free what was given up before its end; aside, for the caller may be in a transaction."""
+        if handle.remaining and not self.leave_to_expire:
+            in_background(lambda: self._free_quietly(handle), f"outbox-lock-free-{handle.token}")
+
     def live(self) -> Iterator[Live]:
         """The registry is the store itself."""
         for row in registry.holders(connections[self.alias]):
@@ -82,6 +88,10 @@ class LeaseTableLock(BaseLockBackend):
     def idle(self) -> None:
         """Close the connections of the thread that renewed."""
         connections.close_all()
+
+    def _free_quietly(self, handle: LockHandle) -> None:
+        with suppress(Error), self._row() as connection:  # else the lease runs out
+            fence.free(connection, handle.ticket)
 
     @contextmanager
     def _row(self) -> Iterator[BaseDatabaseWrapper]:

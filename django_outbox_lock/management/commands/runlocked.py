@@ -45,6 +45,17 @@ class Command(BaseCommand):
             "--timeout", type=float, default=0.0, help="Seconds to wait for the lock. Default: 0."
         )
         parser.add_argument(
+            "--minimum-hold",
+            type=float,
+            default=0.0,
+            help="Seconds for which the lock is held at least, even if the command ends sooner.",
+        )
+        parser.add_argument(
+            "--maximum-hold",
+            type=float,
+            help="Seconds after which the lock is given up and the command is ended.",
+        )
+        parser.add_argument(
             "--grace",
             type=float,
             default=10.0,
@@ -65,11 +76,10 @@ class Command(BaseCommand):
             sys.exit(code)
 
     def _locked(self, options: dict[str, Any]) -> int:
-        name, alias = options["name"], options["database"]
-        if not locks[alias].across_processes:
+        if not locks[options["database"]].across_processes:
             raise CommandError("The in-memory lock in force shuts out no other process.")
         try:
-            with lock(name, timeout=options["timeout"], using=alias) as handle:
+            with self._lock(options) as handle:
                 connections.close_all()  # the command may take hours
                 return Child(self._argv(options), handle, grace=options["grace"]).run()
         except LockNotObtained as busy:
@@ -78,6 +88,18 @@ class Command(BaseCommand):
         except LockLost as lost:
             message = f"{lost} What {options['command'][0]} has not committed is gone."
             raise CommandError(message, returncode=LOST) from lost
+
+    def _lock(self, options: dict[str, Any]) -> lock:
+        try:
+            return lock(
+                options["name"],
+                timeout=options["timeout"],
+                using=options["database"],
+                minimum_hold=options["minimum_hold"],
+                maximum_hold=options["maximum_hold"],
+            )
+        except ValueError as error:
+            raise CommandError(str(error)) from error
 
     def _argv(self, options: dict[str, Any]) -> list[str]:
         path = ["--pythonpath", options["pythonpath"]] if options["pythonpath"] else []

@@ -64,8 +64,11 @@ class Heard:
         self.told: dict[Signal, list[dict[str, Any]]] = {}
         for signal in (
             signals.lock_obtained,
+            signals.lock_contended,
             signals.lock_released,
+            signals.lock_at_risk,
             signals.lock_lost,
+            signals.lock_left,
             signals.lock_forced,
         ):
             self.told[signal] = []
