@@ -8,7 +8,6 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.core import checks
 from django.db import connections, transaction
 
 from django_outbox_lock import fence, registry, signals
@@ -203,11 +202,6 @@ def test_left_to_expire_after_a_loss(
     wait_until(lambda: losses == [handle.token])
 
 
-def test_a_wrong_option(redis_url: str) -> None:
-    with pytest.raises(TypeError, match="leave_to_expire"):
-        RedisLock("default", url=redis_url, namespace="any", leave_to_expire="yes")
-
-
 def test_the_row_is_busy_at_renewal(rooms: Rooms) -> None:
     """A fenced transaction that takes its time does not cost the lock."""
     room = rooms()
@@ -231,18 +225,6 @@ def test_a_busy_row_at_obtain(rooms: Rooms) -> None:
         assert time.monotonic() - begin < 2 + SLACK
     second = holder.obtain("nightly-report", timeout=SLACK)
     assert second is not None
-
-
-def test_a_namespace_is_needed(redis_url: str) -> None:
-    (error,) = RedisLock("default", url=redis_url).check()
-    assert isinstance(error, checks.Error)
-    assert error.id == "django_outbox_lock.E009"
-
-
-def test_nothing_to_provision(rooms: Rooms) -> None:
-    room = rooms()
-    assert room.missing() is None
-    assert "nothing" in room.provision()
 
 
 class TestRegistryThroughAProxy:

@@ -1,10 +1,11 @@
-"""The registry of a store's locks in SQLite, which has one writer and may be in memory."""
+"""What store locks share and no server is needed for; the registry in SQLite, with one writer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
+from django.core import checks
 from django.db import transaction
 from django.db.transaction import TransactionManagementError
 
@@ -85,3 +86,20 @@ def test_a_registry_in_memory_is_refused(add_alias: AddAlias) -> None:
     settings = BackendSettings("OUTBOX_LOCK['memory']['LOCK']", dotted, {"namespace": "any"})
     with pytest.raises(InvalidSettings, match=r"OUTBOX_LOCK.*SQLite database in memory"):
         locking.choose(alias, settings)
+
+
+def test_a_namespace_is_needed(make: Make) -> None:
+    (error,) = make(Shelf).check()
+    assert isinstance(error, checks.Error)
+    assert error.id == "django_outbox_lock.E009"
+    assert make(Shelf, namespace="any").check() == []
+
+
+def test_nothing_to_provision(room: Shelf) -> None:
+    assert room.missing() is None
+    assert room.provision() == "shelf: there is nothing to provision"
+
+
+def test_a_wrong_option() -> None:
+    with pytest.raises(TypeError, match="leave_to_expire"):
+        Shelf("default", namespace="any", leave_to_expire="yes")  # type: ignore[arg-type]
