@@ -62,5 +62,5 @@ def test_the_table_has_its_indexes() -> None:
     with connection.cursor() as cursor:
         found = connection.introspection.get_constraints(cursor, OutboxMessage._meta.db_table)
     assert found["outbox_due"]["columns"] == ["due_at", "id"]
-    assert found["outbox_order"]["columns"] == ["order_key", "id"]
+    assert found["outbox_order"]["columns"] == ["order_key", "state", "id"]
     assert found["outbox_dead"]["columns"] == ["dead_reason", "id"]
