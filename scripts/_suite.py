@@ -36,7 +36,7 @@ RUNS = {
     "mysql": ("libfaketime",),
     "mssql": (),
 }
-CHAOS = ("postgresql", "mariadb", "mysql", "redis")
+CHAOS = ("postgresql", "mariadb", "mysql", "redis", "secantusdb", "dynalite", "azurite")
 CHOICES = sorted({name for run in RUNS.items() for name in (run[0], *run[1])})
 OPTIONAL = {"mysql", "mssql", "firestore", "dynamodb-local"}
 FETCHED = {"mysql": "MySQL (70 MB)", "dynalite": "dynalite and Azurite (200 MB)"}

@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESOURCES = ["first", "second"]
+# What no emulator checks, but the client must have.
+CREDENTIALS = dict.fromkeys(["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"], "outbox")
 
 
 class Crew:
     """So many workers at a time; each has a file of the history in ``folder``."""
 
-    def __init__(self, stage: Stage, folder: Path, size: int, lease: float, seed: int) -> None:
+    def __init__(self, stage: Stage, folder: Path, size: int, seed: int) -> None:
         self.size = size
-        self._stage, self._folder, self._lease = stage, folder, lease
+        self._stage, self._folder = stage, folder
         self._seeds = random.Random(seed)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._offsets: dict[Path, int] = {}
@@ -55,13 +57,13 @@ class Crew:
             options=self._stage.options,
             resources=RESOURCES,
             log=str(self._folder / f"{name}.jsonl"),
-            lease=self._lease,
+            lease=self._stage.setup.lease,
             long=self._stage.setup.long,
             fenced=self._stage.setup.fenced,
             seed=self._seeds.randrange(2**32),
         )
         command = [sys.executable, "-m", "tests.chaos.worker", json.dumps(asdict(order))]
-        environment = {**os.environ, "LOG_LEVEL": "ERROR"}
+        environment = {**os.environ, **CREDENTIALS, "LOG_LEVEL": "ERROR"}
         self._processes.append(
             subprocess.Popen(command, cwd=ROOT, env=environment, stderr=self._errors)
         )

@@ -17,31 +17,42 @@ if TYPE_CHECKING:
     from tests.chaos.setups import Stage
     from tests.servers import Server
 
-OTHERS = {
-    "postgresql": "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
-    "AND pid <> pg_backend_pid()",
-    "mysql": "SELECT id FROM information_schema.processlist WHERE user = 'root' "
-    "AND id <> CONNECTION_ID()",
+# How to list the sessions of others, and how to end one.
+_POSTGRESQL_CLIENTS = (
+    "SELECT pid FROM pg_stat_activity "
+    "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+)
+_MYSQL_CLIENTS = (
+    "SELECT id FROM information_schema.processlist WHERE user = 'root' AND id <> CONNECTION_ID()"
+)
+KILL = {
+    "postgresql": (_POSTGRESQL_CLIENTS, "SELECT pg_terminate_backend({})"),
+    "mariadb": (_MYSQL_CLIENTS, "KILL {}"),
+    "mysql": (_MYSQL_CLIENTS, "KILL {}"),
+    "redis": ("", ""),  # its clients are ended all at once
 }
-KILL = {"postgresql": "SELECT pg_terminate_backend({})", "mysql": "KILL {}"}
 
 
 class Faults:
-    """The faults that apply to a stage and its crew; ``lease`` in seconds."""
+    """The faults that apply to a stage and its crew."""
 
-    def __init__(self, stage: Stage, crew: Crew, lease: float, chance: random.Random) -> None:
+    def __init__(self, stage: Stage, crew: Crew, chance: random.Random) -> None:
         self.counted: Counter[str] = Counter()
-        self._stage, self._crew, self._lease, self._chance = stage, crew, lease, chance
+        self._stage, self._crew, self._chance = stage, crew, chance
+        self._lease = stage.setup.lease
+        # Servers that have sessions and can end them.
+        self._sessions = [server for server in stage.servers if server.name in KILL]
         self._turn: list[Callable[[], None]] = []
         self._kinds: list[Callable[[], None]] = [self.stop_workers, self.stop_workers, self.kill]
         if stage.servers:
-            self._kinds += [self.kill_sessions, self.kill_sessions, self.restart]
-            self._kinds += [self.cut, self.blackhole, self.freeze]
+            self._kinds += [self.restart, self.cut, self.blackhole, self.freeze]
+        if self._sessions:
+            self._kinds += [self.kill_sessions, self.kill_sessions]
 
     @property
     def all_struck(self) -> bool:
         """Whether each kind has come at least once."""
-        return len(self.counted) == len(set(self._kinds))
+        return {_name(kind) for kind in self._kinds} <= self.counted.keys()
 
     def strike(self) -> None:
         """One of them, each once before any comes again."""
@@ -49,7 +60,14 @@ class Faults:
             self._turn = self._chance.sample(self._kinds, len(self._kinds))
         fault = self._turn.pop()
         fault()
-        self.counted[fault.__name__.replace("_", " ")] += 1
+        self.counted[_name(fault)] += 1
+
+    def revive(self) -> None:
+        """Start what has ended by itself: a connection that is reset can be the end of dynalite."""
+        for server in self._stage.servers:
+            if not server.running:
+                server.start()
+                self.counted["server ended by itself"] += 1
 
     def stop_workers(self) -> None:
         """SIGSTOP for longer than a lease, then SIGCONT."""
@@ -67,17 +85,14 @@ class Faults:
 
     def kill_sessions(self) -> None:
         """On one server half of the sessions are ended from its side."""
-        server = self._chance.choice(self._stage.servers)
-        if isinstance(server, DatabaseServer):
-            self._kill_database_sessions(server)
-        else:
+        server = self._chance.choice(self._sessions)
+        if not isinstance(server, DatabaseServer):
             _kill_redis_clients(server)
-
-    def _kill_database_sessions(self, server: DatabaseServer) -> None:
-        dialect = "postgresql" if server.name == "postgresql" else "mysql"
-        for (session,) in server.execute(OTHERS[dialect]):
+            return
+        listing, kill = KILL[server.name]
+        for (session,) in server.execute(listing):
             if self._chance.random() < 0.5:
-                _unless_gone(server, KILL[dialect].format(session))
+                _unless_gone(server, kill.format(session))
 
     def restart(self) -> None:
         """A server is killed with SIGKILL and comes back."""
@@ -99,6 +114,10 @@ class Faults:
         """Nothing passes for about a lease, and arrives late."""
         with self._chance.choice(self._stage.proxies).freeze():
             time.sleep(self._lease * self._chance.uniform(0.5, 1.5))
+
+
+def _name(fault: Callable[[], None]) -> str:
+    return fault.__name__.replace("_", " ")
 
 
 def _kill_redis_clients(server: Server) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import servers
-from tests.chaos.crew import Crew
+from tests.chaos.crew import CREDENTIALS, Crew
 from tests.chaos.faults import Faults
 from tests.chaos.history import History, violations
 from tests.chaos.setups import ALL, SETUPS, stage
@@ -24,10 +24,11 @@ from tests.chaos.setups import ALL, SETUPS, stage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LEASE = 1.0
+    from tests.chaos.setups import Stage
+
 WORKERS = 4
-# Without an acquisition for so many seconds outside of a fault somebody holds for ever.
-PATIENCE = 30.0
+# Without an acquisition for so many leases outside of a fault somebody holds for ever.
+PATIENCE = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     seed = random.randrange(2**32) if options.seed is None else options.seed
-    print(f"seed {seed}, lease {LEASE:g} s, {WORKERS} workers", flush=True)
+    print(f"seed {seed}, {WORKERS} workers", flush=True)
     names = options.backend or ALL
     if len(names) == 1:
         return run(names[0], options.acquisitions, seed)
@@ -59,12 +60,12 @@ def _elsewhere(name: str, acquisitions: int, seed: int) -> int:
 def run(name: str, acquisitions: int, seed: int) -> int:
     """One backend; returns the exit status."""
     try:
-        with stage(SETUPS[name], LEASE) as built, tempfile.TemporaryDirectory() as folder:
-            _set_up(built.database_url)
-            crew = Crew(built, Path(folder), WORKERS, LEASE, seed)
-            faults = Faults(built, crew, LEASE, random.Random(seed))
+        with stage(SETUPS[name]) as built, tempfile.TemporaryDirectory() as folder:
+            _set_up(built)
+            crew = Crew(built, Path(folder), WORKERS, seed)
+            faults = Faults(built, crew, random.Random(seed))
             begin = time.monotonic()
-            history = _rage(crew, faults, acquisitions)
+            history = _rage(crew, faults, acquisitions, built.setup.lease)
             seconds = time.monotonic() - begin
     except servers.ServerMissing as missing:
         print(f"{name}: not exercised: {missing}", flush=True)
@@ -72,33 +73,43 @@ def run(name: str, acquisitions: int, seed: int) -> int:
     return _report(name, history, faults, seconds)
 
 
-def _set_up(url: str) -> None:
-    os.environ |= {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "testproject.settings"}
+def _set_up(built: Stage) -> None:
+    os.environ |= {
+        "DATABASE_URL": built.database_url,
+        "DJANGO_SETTINGS_MODULE": "testproject.settings",
+        **CREDENTIALS,
+    }
     import django
     from django.core.management import call_command
+    from django.utils.module_loading import import_string
 
     django.setup()
     from tests.chaos import ledger
 
     call_command("migrate", "django_outbox_lock", verbosity=0)
     ledger.create()
+    if built.setup.store is not None:
+        room = import_string(built.setup.backend)("default", **built.options)
+        room.provision()
+        room.close()
 
 
-def _rage(crew: Crew, faults: Faults, acquisitions: int) -> History:
+def _rage(crew: Crew, faults: Faults, acquisitions: int, lease: float) -> History:
     """Let the crew work, with pauses between the faults shorter and longer than a lease."""
     chance = random.Random(acquisitions)
     with crew:
         try:
             made, since = 0, time.monotonic()
             while made < acquisitions or not faults.all_struck:
-                time.sleep(LEASE * chance.uniform(0.2, 2.0))
+                time.sleep(lease * chance.uniform(0.2, 2.0))
                 crew.check()
+                faults.revive()
                 before, made = made, crew.obtained()
                 if made > before:
                     since = time.monotonic()
                     faults.strike()
-                elif time.monotonic() - since > PATIENCE:
-                    raise RuntimeError(f"Nobody has obtained anything for {PATIENCE:g} s.")
+                elif time.monotonic() - since > PATIENCE * lease:
+                    raise RuntimeError(f"Nobody has obtained anything for {PATIENCE:g} leases.")
             crew.end()
         except BaseException:
             print(crew.errors(), file=sys.stderr)

@@ -20,16 +20,19 @@ ROOMS = "django_outbox_lock.backends.locks"
 
 @dataclass(frozen=True)
 class Setup:
-    """``database`` is that of the outbox; ``store`` is a server whose URL the room needs.
+    """``database`` is that of the outbox; ``store`` is a server beside it.
 
-    ``fenced`` False is for the negative controls. ``long`` is the share of turns that last longer
-    than a lease.
+    ``address`` names the room's option for the store and the attribute of the server that has it.
+    ``lease`` is in seconds. ``fenced`` False is for the negative controls. ``long`` is the share of
+    turns that last longer than a lease.
     """
 
     backend: str
     database: str
     store: str | None = None
+    address: tuple[str, str] = ("url", "url")
     options: dict[str, Any] = field(default_factory=dict)
+    lease: float = 1.0
     fenced: bool = True
     long: float = 0.005
 
@@ -47,6 +50,21 @@ SETUPS = {
     "lease-mysql": Setup(LEASE, "mysql"),
     "redis": Setup(REDIS, "sqlite", "redis"),
     "redis-postgresql": Setup(REDIS, "postgresql", "redis"),
+    "mongodb": Setup(f"{ROOMS}.mongodb.MongoDBLock", "sqlite", "secantusdb"),
+    "dynamodb": Setup(
+        f"{ROOMS}.dynamodb.DynamoDBLock",
+        "sqlite",
+        "dynalite",
+        address=("endpoint_url", "url"),
+        options={"table": "outbox-locks", "region_name": "eu-central-1"},
+    ),
+    "azure": Setup(
+        f"{ROOMS}.azure.AzureBlobLock",
+        "sqlite",
+        "azurite",
+        address=("connection_string", "connection_string"),
+        lease=15.0,
+    ),
     "unfenced": Setup(f"{ROOMS}.postgresql.PostgreSQLLock", "postgresql", fenced=False),
     "always-yes": Setup("tests.chaos.alwaysyes.AlwaysYes", "sqlite", fenced=False, long=0.05),
 }
@@ -67,24 +85,26 @@ class Stage:
 
 
 @contextmanager
-def stage(setup: Setup, lease: float) -> Iterator[Stage]:
-    """Start the servers; ``lease`` in seconds."""
-    options = {"lease": lease, **setup.options}
+def stage(setup: Setup) -> Iterator[Stage]:
+    """Start the servers."""
     with ExitStack() as stack:
-        built = Stage(setup, "", options, [], [])
+        built = Stage(setup, "", {"lease": setup.lease, **setup.options}, [], [])
         if setup.database == "sqlite":
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="outbox-chaos-"))
             built.database_url = f"sqlite:///{folder}/outbox.sqlite3"
         else:
-            built.database_url = _start(setup.database, built, stack)
+            built.database_url = _start(setup.database, "url", built, stack)
         if setup.store is not None:
-            options |= {"url": _start(setup.store, built, stack), "namespace": "chaos"}
+            option, attribute = setup.address
+            built.options[option] = _start(setup.store, attribute, built, stack)
+            built.options["namespace"] = "chaos"
         yield built
 
 
-def _start(name: str, built: Stage, stack: ExitStack) -> str:
+def _start(name: str, attribute: str, built: Stage, stack: ExitStack) -> str:
+    """Start the server behind a proxy; returns its address through the proxy."""
     server = stack.enter_context(servers.get(name))
     proxy = stack.enter_context(Proxy(server.port))
     built.servers.append(server)
     built.proxies.append(proxy)
-    return proxy.through(server.url)
+    return proxy.through(getattr(server, attribute))
