@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 _DEFAULT_DATABASE = "outbox_lock"
+_inherited: list[pymongo.MongoClient[Document] | None] = []
 
 # Milliseconds since 1970 on the server's clock. Numbers on both sides of every comparison: not
 # every server that speaks this protocol compares dates with $$NOW in the same way.
@@ -76,6 +77,9 @@ class MongoDBLock(StoreLockBackend):
 
     def reset(self) -> None:
         super().reset()
+        # A forked child leaves the parent's client alone: its end would complain, or say goodbye.
+        if "_opened" in vars(self):
+            _inherited.append(self._opened)
         self._opened: pymongo.MongoClient[Document] | None = None
         self._opening = threading.Lock()
 
