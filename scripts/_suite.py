@@ -16,28 +16,51 @@ from scripts._environments import DEV, ROOT
 from tests import servers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-# One process each; a service goes with the database that its tests use.
-RUNS = {
-    "sqlite": ("rabbitmq", "chromium", "spin"),
-    "postgresql": (
-        "pgbouncer",
-        "redis",
-        "dynalite",
-        "moto",
-        "dynamodb-local",
-        "azurite",
-        "secantusdb",
-        "firestore",
-        "libfaketime",
+SLOW_STORES = ("tests/locks/test_azure.py", "tests/locks/test_firestore.py")
+STORES = (
+    "tests/locks/test_dynamodb.py",
+    "tests/locks/test_dynamodb_faults.py",
+    "tests/locks/test_mongodb.py",
+    "tests/locks/test_redis.py",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One process of pytest: a database, the services whose tests go with it, and which tests.
+
+    The locks of the stores wait for leases of up to 15 s: they run beside the rest.
+    """
+
+    name: str
+    servers: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+
+
+def without(*paths: str) -> tuple[str, ...]:
+    """Arguments that leave tests to another run."""
+    return tuple(f"--ignore={path}" for path in paths)
+
+
+EMULATORS = ("redis", "dynalite", "moto", "dynamodb-local", "azurite", "secantusdb", "firestore")
+RUNS = (
+    Run(
+        "postgresql",
+        ("postgresql", "pgbouncer", *EMULATORS, "libfaketime"),
+        without(*STORES, *SLOW_STORES),
     ),
-    "mariadb": ("libfaketime",),
-    "mysql": ("libfaketime",),
-    "mssql": (),
-}
+    Run("sqlite", ("sqlite", "rabbitmq", "chromium", "spin"), without(*STORES, *SLOW_STORES)),
+    Run("slow stores", ("sqlite", *EMULATORS), SLOW_STORES),
+    Run("mysql", ("mysql", "libfaketime"), without(*STORES, *SLOW_STORES)),
+    Run("mariadb", ("mariadb", "libfaketime"), without(*STORES, *SLOW_STORES)),
+    Run("stores", ("sqlite", *EMULATORS), STORES),
+    Run("mssql", ("mssql",)),
+)
 CHAOS = ("postgresql", "mariadb", "mysql", "redis", "secantusdb", "dynalite", "azurite")
-CHOICES = sorted({name for run in RUNS.items() for name in (run[0], *run[1])})
+CHOICES = sorted({name for run in RUNS for name in run.servers})
 OPTIONAL = {"mysql", "mssql", "firestore", "dynamodb-local"}
 FETCHED = {"mysql": "MySQL (70 MB)", "dynalite": "dynalite and Azurite (200 MB)"}
 TITLES = {
@@ -72,15 +95,13 @@ def test(arguments: list[str]) -> int:
     """Run what was asked for; without arguments, everything, with coverage and its bound."""
     parser = argparse.ArgumentParser(prog="scripts/dev.py test", allow_abbrev=False)
     parser.add_argument("--on", action="append", choices=CHOICES, help="repeatable; default: all")
-    parser.add_argument("--jobs", type=int, default=2, help="databases at a time (default: 2)")
+    parser.add_argument("--jobs", type=int, default=3, help="runs at a time (default: 3)")
     options, rest = parser.parse_known_args(arguments)
     whole = not options.on and not rest
     python = _environments.full().python()
-    if options.on:
-        runs = [tuple(options.on)]
-    else:
-        runs = [(database, *services) for database, services in RUNS.items()]
-    provide_servers(runs)
+    asked = tuple(options.on or ())
+    runs = [Run(asked[0], asked)] if asked else list(RUNS)
+    provide_servers(run.servers for run in runs)
     results = run_all(Suite(python, rest, measured=whole), runs, options.jobs)
     failures = [result.name for result in results if result.failed]
     if all(result.status in {NO_TESTS, NOT_EXERCISED} for result in results):
@@ -95,9 +116,9 @@ def test(arguments: list[str]) -> int:
     return 1 if failures else 0
 
 
-def provide_servers(runs: list[tuple[str, ...]]) -> None:
+def provide_servers(groups: Iterable[Sequence[str]]) -> None:
     """Install the servers with apt; what Debian's releases lack is fetched beside them."""
-    names = {name for run in runs for name in run}
+    names = {name for group in groups for name in group}
     wanted = [servers.get(name) for name in sorted(names - OPTIONAL - {"sqlite"})]
     packaged = [each for each in wanted if each.apt]
     _machine.provide(_machine.Part(each.title, each.apt, each.installed) for each in packaged)
@@ -114,30 +135,30 @@ class Suite:
     arguments: list[str]
     measured: bool
 
-    def command(self, names: tuple[str, ...]) -> list[str]:
-        run = ["coverage", "run", "-m", "pytest"] if self.measured else ["pytest"]
-        on = [argument for name in names for argument in ("--on", name)]
-        return [self.python, "-m", *run, *on, *self.arguments]
+    def command(self, run: Run) -> list[str]:
+        runner = ["coverage", "run", "-m", "pytest"] if self.measured else ["pytest"]
+        on = [argument for name in run.servers for argument in ("--on", name)]
+        return [self.python, "-m", *runner, *on, *run.arguments, *self.arguments]
 
 
-def run_all(suite: Suite, runs: list[tuple[str, ...]], jobs: int) -> list[Result]:
-    """Each database in a process of its own; several at a time print when they end."""
+def run_all(suite: Suite, runs: list[Run], jobs: int) -> list[Result]:
+    """Each run in a process of its own; several at a time print when they end."""
     if suite.measured:
         subprocess.run([suite.python, "-m", "coverage", "erase"], check=True, cwd=ROOT)
     jobs = min(jobs, len(runs))
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(lambda names: run_one(suite, names, streamed=jobs == 1), runs))
+        return list(pool.map(lambda run: run_one(suite, run, streamed=jobs == 1), runs))
 
 
-def run_one(suite: Suite, names: tuple[str, ...], *, streamed: bool) -> Result:
-    report = DEV / "reports" / f"{names[0]}.json"
+def run_one(suite: Suite, run: Run, *, streamed: bool) -> Result:
+    report = DEV / "reports" / f"{run.name}.json"
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
     inherited = {name: value for name, value in os.environ.items() if name not in GIVEN}
-    headline = f"== the suite on {', '.join(names)}"
+    headline = f"== {run.name}: the suite on {', '.join(run.servers)}"
     print(headline if streamed else f"{headline}: started", flush=True)
     done = subprocess.run(
-        suite.command(names),
+        suite.command(run),
         cwd=ROOT,
         env=inherited | {"OUTBOX_TEST_REPORT": str(report)},
         stdin=subprocess.DEVNULL,
@@ -148,7 +169,7 @@ def run_one(suite: Suite, names: tuple[str, ...], *, streamed: bool) -> Result:
     )
     if not streamed:
         print(f"{headline}\n{done.stdout}", flush=True)
-    return Result(names[0], done.returncode, read(report))
+    return Result(run.name, done.returncode, read(report))
 
 
 def read(report: Path) -> dict[str, Any]:
