@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from django_outbox_lock.engines.items import Chain, Item, Part, Plan
     from django_outbox_lock.engines.routing import Routing
 
+# Ten years in seconds: far below the due times that mean "parked".
+LONGEST_DELAY = 10 * 366 * 86400.0
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -95,7 +98,8 @@ class Delivery:
         if self._limits.reached():
             return False
         call = self._call(part, items)
-        rest = items[len(call.outcomes) :]
+        # Not by counting: a call that was given up may still bring outcomes, too late.
+        rest = [item for item in items if item.outcome is None]
         return not rest or (not call.stopped and self._undecided(part, call, rest, alone=alone))
 
     def _undecided(self, part: Part, call: Call, rest: Sequence[Item], *, alone: bool) -> bool:
@@ -166,9 +170,23 @@ def _blame(error: BaseException | None) -> Retry:
 def _checked(outcome: object) -> Outcome:
     """What a publisher gave, made fit for the row."""
     if isinstance(outcome, Rejected):
-        return Rejected(clean(outcome.reason))
+        return Rejected(clean(str(outcome.reason)))
     if isinstance(outcome, Retry):
-        return Retry(clean(outcome.reason), outcome.after)
-    if isinstance(outcome, Outcome):
+        return _checked_retry(str(outcome.reason), outcome.after)
+    if isinstance(outcome, Sent):
         return outcome
     return Retry(clean(f"The publisher gave {outcome!r} instead of an outcome."))
+
+
+def _checked_retry(reason: str, after: object) -> Retry:
+    """A handler's mistake must not end the process: its message would come back for ever."""
+    seconds = _seconds(after)
+    if after is not None and seconds is None:
+        reason += f" (after={after!r} is no number of seconds)"
+    return Retry(clean(reason), seconds)
+
+
+def _seconds(after: object) -> float | None:
+    if isinstance(after, int | float) and not isinstance(after, bool) and after <= LONGEST_DELAY:
+        return float(max(0, after))
+    return None

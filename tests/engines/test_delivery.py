@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connection, connections, transaction
 
+from django_outbox_lock.engines.courier import Call, Courier
 from django_outbox_lock.exceptions import TooManyHangingSends, TransportDown
 from django_outbox_lock.models import OutboxMessage
 from django_outbox_lock.outbox import publish
@@ -70,6 +72,36 @@ def test_what_is_no_outcome_is_a_retry(outbox: Outbox, given: Any) -> None:
     row = outbox.row(1)
     assert (row.state, row.attempts) == (OUTSTANDING, 1)
     assert "instead of an outcome" in row.last_error
+
+
+@pytest.mark.parametrize(
+    "after", [dt.timedelta(minutes=5), float("nan"), float("inf"), 10.0**30, "300", True]
+)
+def test_a_delay_that_is_none_is_told_and_replaced_by_the_back_off(
+    outbox: Outbox, after: Any
+) -> None:
+    """It must not end the process: the message would be sent again at each start, for ever."""
+    outbox.write(1, 2)
+    outbox.behave = lambda e: Retry("busy", after=after) if e.json() == 1 else None
+    sweeper = outbox.sweeper()
+    sweeper.tick()
+    assert outbox.sent == [2]
+    row = outbox.row(1)
+    assert (row.state, row.attempts) == (OUTSTANDING, 1)
+    assert row.last_error == f"busy (after={after!r} is no number of seconds)"
+    assert not sweeper.look()  # it waits
+
+
+@pytest.mark.parametrize("outcome", [Retry, Rejected])
+@pytest.mark.parametrize("reason", [ValueError("no stock"), None, 7])
+def test_a_reason_that_is_no_text_is_made_one(
+    outbox: Outbox, outcome: type[Retry | Rejected], reason: Any
+) -> None:
+    outbox.write(1, 2)
+    outbox.behave = lambda e: outcome(reason) if e.json() == 1 else None
+    outbox.sweeper().tick()
+    assert outbox.sent == [2]
+    assert outbox.row(1).last_error == str(reason)
 
 
 def test_too_few_outcomes_are_asked_for_again_one_by_one(outbox: Outbox) -> None:
@@ -203,6 +235,29 @@ def test_an_outcome_that_comes_too_late_changes_nothing(
     hanging.released.set()
     sweeper.tick()
     assert OutboxMessage.objects.values().get() == before
+
+
+def test_an_outcome_that_comes_while_the_call_is_given_up_hides_nobody(outbox: Outbox) -> None:
+    """The abandoned thread may go on at any moment; here it does so behind the first look."""
+
+    class Late(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            self.append(Sent())
+            return iter([])
+
+    class Slow(Courier):
+        def carry(self, *args: Any) -> Call:
+            call = Call(*args)
+            call.outcomes, call.timed_out = Late(), True
+            return call
+
+    outbox.write(1)
+    sweeper = outbox.sweeper()
+    sweeper._courier = Slow(1.0)
+    sweeper.tick()
+    row = outbox.row(1)
+    assert (row.state, row.attempts) == (OUTSTANDING, 1)
+    assert "Timed out" in row.last_error
 
 
 def test_after_too_many_hanging_sends_the_process_gives_up(
