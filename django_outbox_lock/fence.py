@@ -8,12 +8,10 @@ bump waits for the commit, and whoever comes after it finds another token.
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from django.db import IntegrityError, connections, transaction
 from django.db.models import F
@@ -23,6 +21,7 @@ from django_outbox_lock.clock import SECOND, ServerTime
 from django_outbox_lock.exceptions import LockLost
 from django_outbox_lock.holder import Claim, Ticket
 from django_outbox_lock.models import Lock
+from django_outbox_lock.querysets import sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -137,29 +136,17 @@ def check(ticket: Ticket, *, using: str, idle_limit: float | None = None) -> Non
 def held(ticket: Ticket, *, using: str, idle_limit: float | None = None) -> Iterator[None]:
     """A transaction that begins with the fence: all of it commits as the holder, or none of it.
 
-    ``idle_limit`` is that of ``check``. On a server that limits whole sessions only, the connection
-    keeps the limit: it is meant for the work session of an engine.
+    ``idle_limit`` is that of ``check``; on a server that limits whole sessions only, the session
+    has it for the transaction.
     """
-    if idle_limit is not None:
-        _limit_session(connections[using], idle_limit)
-    with transaction.atomic(using=using):
+    with sessions.silence_bound(connections[using], idle_limit), transaction.atomic(using=using):
         check(ticket, using=using, idle_limit=idle_limit)
         yield
 
 
 def bounds_idle(connection: BaseDatabaseWrapper) -> bool:
     """Whether the server can end a transaction whose process is frozen."""
-    return connection.vendor in _IDLE_LIMIT.keys() | _SESSION_IDLE_LIMIT.keys()
-
-
-def _limit_session(connection: BaseDatabaseWrapper, idle_limit: float) -> None:
-    statement = _SESSION_IDLE_LIMIT.get(connection.vendor)
-    if statement is None:
-        return
-    connection.ensure_connection()
-    if _limited.get(connection.connection) != idle_limit:
-        _execute(connection, statement, [math.ceil(idle_limit)])
-        _limited[connection.connection] = idle_limit
+    return connection.vendor in _IDLE_LIMIT or sessions.bounds_silence(connection)
 
 
 def _bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None) -> int | None:
@@ -246,9 +233,6 @@ class _Statements:
 _IDLE_LIMIT = {
     "postgresql": "set_config('idle_in_transaction_session_timeout', %s, true) IS NOT NULL AND "
 }
-# Where only a whole session has such a limit: set once for each connection.
-_SESSION_IDLE_LIMIT = {"mysql": "SET SESSION wait_timeout = %s"}
-_limited: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 # The commit of this transaction alone is not waited for.
 _NO_FLUSH = {"postgresql": "set_config('synchronous_commit', 'off', true) IS NOT NULL AND "}
 # Where an UPDATE can tell what it wrote, or one number of it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import time
@@ -12,10 +11,9 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_outbox_lock import dberrors, fence
 from django_outbox_lock.models import Hold, OutboxMessage, TopicState
-from django_outbox_lock.querysets.sessions import silence_bound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from django_outbox_lock.backends.locks.handle import LockHandle
     from django_outbox_lock.engines.results import Record
@@ -32,18 +30,12 @@ class Marker:
     def __init__(self, using: str) -> None:
         self._using = using
 
-    @contextlib.contextmanager
-    def fenced(self, handle: LockHandle) -> Iterator[None]:
+    def fenced(self, handle: LockHandle) -> AbstractContextManager[None]:
         """A transaction as the holder, which the server ends if this process freezes inside.
 
         Raises ``LockLost``.
         """
-        lease = handle.backend.lease
-        with (
-            silence_bound(connections[self._using], lease),
-            fence.held(handle.ticket, using=self._using, idle_limit=lease),
-        ):
-            yield
+        return fence.held(handle.ticket, using=self._using, idle_limit=handle.backend.lease)
 
     def write(self, handle: LockHandle, record: Record) -> None:
         """Write the record while the handle holds.

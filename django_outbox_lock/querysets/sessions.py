@@ -22,15 +22,20 @@ _BOUND = {
 }
 
 
+def bounds_silence(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the server can end a session because it says nothing."""
+    return connection.vendor in _BOUND
+
+
 @contextmanager
-def silence_bound(connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+def silence_bound(connection: BaseDatabaseWrapper, seconds: float | None) -> Iterator[None]:
     """Have the server end this session when it is silent for ``seconds``, where it can.
 
-    So a process that is frozen inside the block frees its row locks. Nothing where the server
-    has no such limit.
+    So a process that is frozen inside the block frees its row locks. Nothing for None, and where
+    the server has no such limit.
     """
     bound = _BOUND.get(connection.vendor)
-    if bound is None:
+    if bound is None or seconds is None:
         yield
         return
     _execute(connection, bound[0], [max(1, int(seconds))])
