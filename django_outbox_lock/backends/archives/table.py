@@ -14,11 +14,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Sequence
 
-_COLUMNS = [
-    field.name
-    for field in ArchivedMessage._meta.concrete_fields
-    if not field.primary_key
-]
+_COLUMNS = [field.name for field in ArchivedMessage._meta.concrete_fields if not field.primary_key]
 _ROWS_PER_STATEMENT = 1000
 _BYTES_PER_STATEMENT = 5 * 1024 * 1024
 
