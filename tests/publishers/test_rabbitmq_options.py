@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import ssl
 from typing import Any
 
@@ -11,6 +12,7 @@ from django_outbox_lock.backends.publishers.base import BasePublisher
 from django_outbox_lock.backends.publishers.rabbitmq import RabbitMQPublisher, to_envelope
 from django_outbox_lock.backends.publishers.rabbitmq.messages import to_message
 from django_outbox_lock.backends.publishers.rabbitmq.parameters import parameters
+from django_outbox_lock.engines.options import SweeperOptions
 from django_outbox_lock.exceptions import InvalidSettings
 from django_outbox_lock.handlers import construct, load
 from tests.publishers.envelopes import make_envelope
@@ -50,6 +52,13 @@ def test_every_wait_is_bounded() -> None:
     assert result.heartbeat == 11
     assert result.connection_attempts == 1
     assert "django-outbox-lock" in result.client_properties["connection_name"]
+
+
+def test_a_silent_broker_is_told_before_the_sweeper_blames_a_message() -> None:
+    """Case 007: ``TransportDown`` uses up nobody's attempts, a call that hangs does."""
+    ours = inspect.signature(RabbitMQPublisher).parameters
+    patience = ours["connect_timeout"].default + ours["confirm_timeout"].default
+    assert patience < SweeperOptions().send_timeout
 
 
 def test_amqps_verifies_the_server() -> None:

@@ -31,7 +31,9 @@ class RabbitMQPublisher(BasePublisher):
     ``routing_key`` may contain ``{topic}`` and ``{key}``; None is the topic. ``window`` is the
     number of messages that may wait for their confirmations at one moment. Times are in seconds.
     The connection has a thread of its own, is opened by the first ``publish_batch`` and opened
-    again after a failure.
+    again after a failure. ``connect_timeout`` and ``confirm_timeout`` together must be below the
+    sweeper's ``send_timeout``, else a broker that is silent looks like a message that hangs, and
+    uses up its attempts.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class RabbitMQPublisher(BasePublisher):
         mandatory: bool = True,
         window: int = 500,
         connect_timeout: float = 10.0,
-        confirm_timeout: float = 30.0,
+        confirm_timeout: float = 15.0,
         heartbeat: int = 30,
     ) -> None:
         if window < 1:
