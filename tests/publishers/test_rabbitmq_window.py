@@ -115,3 +115,13 @@ def test_withdrawn_messages_do_not_go_and_are_no_suspects() -> None:
     message = to_message(make_envelope(), "", "order.paid")
     sender.window.add([Flight(other, place, message) for place in range(3)])
     assert sender.take() == [0, 1, 2]
+
+
+def test_what_was_returned_is_forgotten_once_it_is_told() -> None:
+    """A link may live for months."""
+    sender = Sender(*several(2), limit=2)
+    sender.take()
+    sender.window.returned(sender.ids[0], "NO_ROUTE")
+    sender.window.confirmed(2, multiple=True, kept=True)
+    assert [type(outcome) for outcome in sender.decided()] == [Rejected, Sent]
+    assert not sender.window._returned

@@ -100,7 +100,10 @@ class Window:
         self._suspects = max(0, self._suspects - 1)
 
     def _outcome(self, flight: Flight, *, kept: bool) -> Outcome:
-        words = self._returned.get(flight.message.properties.message_id)
-        if words:
-            return Rejected(words.popleft())
+        message_id = flight.message.properties.message_id
+        if words := self._returned.get(message_id):
+            said = words.popleft()
+            if not words:
+                del self._returned[message_id]
+            return Rejected(said)
         return Sent() if kept else Retry("RabbitMQ refused the message (basic.nack).")
