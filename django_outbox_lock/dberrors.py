@@ -105,8 +105,12 @@ def _codes(error: BaseException) -> Iterator[Code]:
 
 def _psycopg(error: BaseException) -> Iterator[Code]:
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    # A wrong call (ProgrammingError) has no SQLSTATE either, and the connection lives.
-    if state or type(error).__name__ in {"OperationalError", "InterfaceError"}:
+    # A wrong call (ProgrammingError) has no SQLSTATE either, and the connection lives. Time-outs
+    # of the driver and of its pool are classes below these two.
+    lost = {"OperationalError", "InterfaceError"}.intersection(
+        c.__name__ for c in type(error).mro()
+    )
+    if state or lost:
         yield "sqlstate", state
 
 
@@ -136,6 +140,7 @@ def _oracle(error: BaseException) -> Iterator[Code]:
 _READERS: dict[str, Callable[[BaseException], Iterator[Code]]] = {
     "psycopg": _psycopg,
     "psycopg2": _psycopg,
+    "psycopg_pool": _psycopg,
     "MySQLdb": _mysql,
     "pymysql": _mysql,
     "sqlite3": _sqlite,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import MySQLdb
 import psycopg
+import psycopg_pool
 import pyodbc
 import pytest
 from django.db import IntegrityError, OperationalError, connection
@@ -35,6 +36,8 @@ CASES: list[tuple[BaseException, set[str]]] = [
     (psycopg.errors.AdminShutdown(""), {"connection_lost"}),
     (psycopg.errors.ConnectionFailure(""), {"connection_lost"}),
     (psycopg.OperationalError("the connection is closed"), {"connection_lost"}),
+    (psycopg.errors.ConnectionTimeout("connection timeout expired"), {"connection_lost"}),
+    (psycopg_pool.PoolTimeout("couldn't get a connection"), {"connection_lost"}),
     (psycopg.ProgrammingError("no result"), set()),
     (psycopg.errors.QueryCanceled(""), set()),
     (MySQLdb.OperationalError(1213, "Interblocage"), {"deadlock"}),
