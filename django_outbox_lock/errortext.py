@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 LIMIT = 2000
-_PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)[^\s@]+@")
+# Up to the last "@": whoever has not encoded a password shall not read the rest of it here.
+_PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)\S+@")
 
 
 def describe(error: BaseException) -> str:

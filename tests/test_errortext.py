@@ -15,6 +15,7 @@ from django_outbox_lock.errortext import LIMIT, describe
         ("a\0b", "ValueError: a?b"),
         ("\ud83d", "ValueError: ?"),
         ("amqp://shop:s3cret@broker/", "ValueError: amqp://shop:***@broker/"),
+        ("amqp://shop:s3@cret@broker/", "ValueError: amqp://shop:***@broker/"),
         ("no password: http://broker/a:b@c", "ValueError: no password: http://broker/a:b@c"),
     ],
 )
