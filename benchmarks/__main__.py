@@ -5,7 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
-MODULES = ("benchmarks.drain", "benchmarks.locks", "benchmarks.publishers")
+MODULES = (
+    "benchmarks.drain",
+    "benchmarks.locks",
+    "benchmarks.peers",
+    "benchmarks.failover",
+    "benchmarks.publishers",
+)
 
 
 def main() -> int:

@@ -41,6 +41,16 @@ def database_url(server: Server | None) -> Iterator[str]:
         yield server.url
 
 
+@contextmanager
+def started(server: Server) -> Iterator[None]:
+    """The server runs inside, whether it was started already or not."""
+    if server.running:
+        yield
+        return
+    with server:
+        yield
+
+
 def seconds(work: Callable[[], object]) -> float:
     """How long one call takes."""
     start = time.perf_counter()

@@ -7,6 +7,7 @@ Switched at run time from any thread. Every method that sets a fault may also be
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -162,10 +163,10 @@ class Proxy:
     async def _link(self, near: Stream, far: Stream) -> None:
         link = Link(self._weather, near, far)
         self._links.add(link)
-        try:
+        # When the proxy is closed; asyncio would write a task's cancellation into the log.
+        with contextlib.suppress(asyncio.CancelledError):
             await link.run()
-        finally:
-            self._links.discard(link)
+        self._links.discard(link)
 
     async def _heal(self) -> None:
         self._weather.clear()
