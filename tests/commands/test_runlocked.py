@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -155,6 +156,31 @@ def test_the_program_is_started_as_this_one_was(
 ) -> None:
     monkeypatch.setattr(sys, "argv", [started, "runlocked"])
     assert _child.program() == [sys.executable, *expected]
+
+
+@once
+def test_a_command_that_takes_too_long_is_ended(start_manage: StartManage) -> None:
+    """The lock is given up after the maximum hold, and the command ends with it."""
+    process = start(start_manage, WAIT, "--maximum-hold", "3")
+    assert process.wait(30) == 75
+    assert "held for the 3 s" in process.output
+
+
+@once
+def test_a_command_that_ends_too_soon(run_manage: RunManage) -> None:
+    """The lock is held for the minimum."""
+    begin = time.monotonic()
+    run_manage("runlocked", "nightly", "--minimum-hold", "3", "--", "shell", "-c", "1", env=ENV)
+    assert time.monotonic() - begin >= 3
+    assert Lock.objects.get().owner is None
+
+
+@once
+def test_wrong_limits(run_manage: RunManage) -> None:
+    run = ("runlocked", "nightly", "--maximum-hold", "0", "--", "check")
+    done = run_manage(*run, env=ENV, check=False)
+    assert done.returncode == 1
+    assert "maximum_hold must be more than 0 seconds, not 0.0." in done.stderr
 
 
 @once
