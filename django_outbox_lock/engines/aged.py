@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,13 @@ from django_outbox_lock.models import OutboxMessage
 from django_outbox_lock.querysets import archiving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from django.db.models import QuerySet
 
     from django_outbox_lock.querysets.archiving import LogStep, Step
+
+logger = logging.getLogger("django_outbox_lock.engines")
 
 STEPS = 5000  # rows that one read of the walk passes
 _FAR_PAST = dt.timedelta(days=36500)
@@ -52,7 +55,10 @@ class Aged:
     ) -> None:
         self._messages = messages
         self._log_entries = log_entries
-        self._ages = {OutboxMessage.State.DISPATCHED: dispatched, OutboxMessage.State.DEAD: dead}
+        self._ages: dict[int, dt.timedelta | None] = {
+            OutboxMessage.State.DISPATCHED: dispatched,
+            OutboxMessage.State.DEAD: dead,
+        }
         self._log_age = log
         self._batch_size = batch_size
         self._batch_bytes = batch_bytes
@@ -83,6 +89,7 @@ class Aged:
         after, youngest = 0, timezone.now() - min(kept)
         while steps := archiving.walk(self._messages, after, STEPS):
             yield from filter(self._is_old, steps)
+            _tell_of_damage(steps)
             # A row is settled after it was written: behind a stretch of rows that were all written
             # too lately there are none that were settled earlier.
             if all(step.created_at > youngest for step in steps):
@@ -90,7 +97,7 @@ class Aged:
             after = steps[-1].id
 
     def _is_old(self, step: Step) -> bool:
-        age = self._ages.get(OutboxMessage.State(step.state))
+        age = self._ages.get(step.state)
         if age is None or step.settled_at is None:
             return False
         return step.settled_at <= step.now - age.total_seconds() * SECOND
@@ -114,3 +121,8 @@ class Aged:
             if all(step.created_at > before for step in steps):
                 return
             after = steps[-1].id
+
+
+def _tell_of_damage(steps: Sequence[Step]) -> None:
+    if damaged := [step.id for step in steps if step.state == archiving.DAMAGED]:
+        logger.warning("Messages that cannot be read are passed over; their ids: %s", damaged)

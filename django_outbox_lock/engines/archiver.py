@@ -150,14 +150,16 @@ class Archiver(Engine):
 
     def _store(self, ids: Sequence[int]) -> tuple[list[int], int]:
         """Archive the rows: the ids of those that are kept now, and how many were refused."""
-        rows = archiving.whole(self._messages, ids, DISPATCHED)
+        rows, damaged = archiving.whole(self._messages, ids, DISPATCHED)
+        if damaged:
+            logger.warning("Messages that cannot be read are not archived; their ids: %s", damaged)
         records = list(filter(None, map(_record, rows)))
         stored = [
             record.id
             for record, outcome in zip(records, self._outcomes(records), strict=True)
             if _is_stored(record, outcome)
         ]
-        return stored, len(rows) - len(stored)
+        return stored, len(rows) + len(damaged) - len(stored)
 
     def _outcomes(self, records: Sequence[ArchiveRecord]) -> Sequence[Outcome]:
         try:

@@ -6,22 +6,33 @@ written in the order of their ids, and a row is settled after it was written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from django_outbox_lock.clock import ServerTime
+from django.db import DataError
+
+from django_outbox_lock.clock import ServerTime, to_datetime
 from django_outbox_lock.querysets.dialect import InNumbers
 from django_outbox_lock.querysets.page import ByteLength
 
 if TYPE_CHECKING:
     import datetime as dt
     import uuid
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from django.db.models import QuerySet
 
+T = TypeVar("T")
+
+# What drivers and Django raise over a damaged value (of an id, a time) once the server has sent it.
+_DAMAGE = (DataError, ValueError, TypeError, AttributeError, OverflowError)
+DAMAGED = 0
+
 
 class Step(NamedTuple):
-    """A row that the walk passes; ``now`` is the server's clock at the reading."""
+    """A row that the walk passes; ``now`` is the server's clock at the reading.
+
+    One that cannot be read has the state ``DAMAGED``, which is no row's.
+    """
 
     id: int
     state: int
@@ -56,17 +67,53 @@ class WholeRow(NamedTuple):
     settled_at: int
 
 
+Row = TypeVar("Row", Step, WholeRow)
+
+
 def walk(messages: QuerySet[Any], after: int, limit: int) -> list[Step]:
     """The next ``limit`` rows behind the id ``after``, without their bodies."""
     rows = messages.filter(id__gt=after).order_by("id")
-    rows = rows.annotate(size=ByteLength("body"), now=ServerTime())
-    return [Step(*row) for row in rows.values_list(*Step._fields)[:limit]]
+    told = rows.annotate(size=ByteLength("body"), now=ServerTime()).values_list(*Step._fields)
+    try:
+        return [_made(Step, row) for row in told[:limit]]
+    except _DAMAGE:
+        ids = list(rows.values_list("id", flat=True)[:limit])
+    found, damaged = salvaged(
+        ids, lambda some: [_made(Step, row) for row in told.filter(InNumbers("id", some))]
+    )
+    return sorted(found + [Step(id_, DAMAGED, None, to_datetime(0), 0, 0) for id_ in damaged])
 
 
-def whole(messages: QuerySet[Any], ids: Sequence[int], state: int) -> list[WholeRow]:
-    """Those of ``ids`` that are in ``state``, in the order of writing."""
-    rows = messages.filter(InNumbers("id", ids), state=state).order_by("id")
-    return [WholeRow(*row) for row in rows.values_list(*WholeRow._fields)]
+def whole(
+    messages: QuerySet[Any], ids: Sequence[int], state: int
+) -> tuple[list[WholeRow], list[int]]:
+    """Those of ``ids`` that are in ``state``, in the order of writing; and the damaged ones."""
+    rows = messages.filter(state=state).order_by("id").values_list(*WholeRow._fields)
+    return salvaged(
+        ids, lambda some: [_made(WholeRow, row) for row in rows.filter(InNumbers("id", some))]
+    )
+
+
+def _made(kind: type[Row], row: Sequence[Any]) -> Row:
+    made = kind(*row)
+    if made.created_at is None:
+        raise ValueError("created_at cannot be read")  # what is no time at all becomes None
+    return made
+
+
+def salvaged(
+    ids: Sequence[int], read: Callable[[Sequence[int]], list[T]]
+) -> tuple[list[T], list[int]]:
+    """What ``read`` gives of the ids, and those of them over which it fails, by halving."""
+    try:
+        return read(ids), []
+    except _DAMAGE:
+        if len(ids) == 1:
+            return [], list(ids)
+    half = len(ids) // 2
+    found, damaged = salvaged(ids[:half], read)
+    more, as_well = salvaged(ids[half:], read)
+    return found + more, damaged + as_well
 
 
 def delete(messages: QuerySet[Any], ids: Sequence[int], state: int) -> int:

@@ -206,6 +206,28 @@ def test_case_003_a_damaged_row_stops_nobody_else() -> None:
     assert kept == {before.message_id, after.message_id}
 
 
+@pytest.mark.parametrize(
+    ("column", "state"), [("message_id", 20), ("created_at", 30), ("created_at", 20)]
+)
+def test_case_003_a_value_that_the_driver_refuses_stops_nobody_else(
+    column: str, state: int
+) -> None:
+    """Case 003: only SQLite's columns take such a value; elsewhere the headers are damaged."""
+    rows = OutboxMessageFactory.create_batch(5, dispatched=True)
+    damaged = rows[1]
+    if connection.vendor != "sqlite":
+        column, state = "headers", 20
+    with connection.cursor() as cursor:
+        table = OutboxMessage._meta.db_table
+        cursor.execute(
+            f"UPDATE {table} SET {column} = 'x', state = {state} WHERE id = {damaged.pk}"
+        )
+    work = archiver()
+    work.tick()
+    assert list(OutboxMessage.objects.values_list("id", flat=True)) == [damaged.id]
+    assert ArchivedMessage.objects.count() == work.tally.archived == 4
+
+
 def test_a_message_that_came_back_and_was_sent_again_is_archived_once() -> None:
     sent = OutboxMessageFactory.create(dispatched=True)
     ArchivedMessageFactory.create(message_id=sent.message_id, body=sent.body)
