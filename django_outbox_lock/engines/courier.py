@@ -100,10 +100,10 @@ class Courier:
         return len(self._abandoned)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; one that is busy has as long as a call may take."""
         if self._worker is not None:
             self._worker.leave()
-            self._worker.join()
+            self._worker.join(self._timeout)
             self._worker = None
 
     def _wait(self, call: Call) -> bool:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connection, connections, transaction
 
-from django_outbox_lock.engines.courier import Call, Courier
+from django_outbox_lock.engines.courier import Call, Courier, _Worker
 from django_outbox_lock.exceptions import TooManyHangingSends, TransportDown
 from django_outbox_lock.models import OutboxMessage
 from django_outbox_lock.outbox import publish
 from django_outbox_lock.outcomes import Rejected, Retry, Sent
 from tests.engines.publishers import Hanging
+from tests.publishers.envelopes import make_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -275,6 +276,18 @@ def test_after_too_many_hanging_sends_the_process_gives_up(
     handle = sweeper.backend.obtain(sweeper.resource)
     assert handle is not None  # and the lock was given back
     handle.release()
+
+
+def test_a_call_that_hangs_does_not_keep_the_sweeper_from_closing(
+    outbox: Outbox, hanging: type[Hanging]
+) -> None:
+    """As when a time limit of a task queue interrupts ``tick`` in the middle of a call."""
+    courier = Courier(0.1)
+    publisher = hanging(behave=lambda _: True)
+    worker = courier._worker = _Worker()
+    worker.calls.put(Call(publisher, [make_envelope()], lambda: False))
+    courier.close()
+    assert worker.is_alive()
 
 
 def test_the_connections_of_a_publisher_are_closed_after_each_call(outbox: Outbox) -> None:
