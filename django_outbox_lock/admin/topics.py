@@ -8,12 +8,14 @@ from django.contrib import admin
 from django.db.models import OuterRef, Subquery, Value
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_outbox_lock.admin import databases, shown
 from django_outbox_lock.admin.base import ReadOnlyAdmin
 from django_outbox_lock.admin.filters import DatabaseFilter
 from django_outbox_lock.models import Hold, OutboxMessage, TopicState
+from django_outbox_lock.querysets.topics import NOBODY
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -55,8 +57,11 @@ class HoldAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("head"))
     def shown_head(self, hold: Any) -> str:
+        if hold.head_id == NOBODY:
+            return gettext("gone: the key is let go")
         if hold.head_state is None:
-            return str(_("gone: the key is let go"))
+            gone = gettext("%(id)s, which was deleted: nothing lets the key go")
+            return gone % {"id": hold.head_id}
         name = f"{self.admin_site.name}:{self.opts.app_label}_outboxmessage_change"
         url = reverse(name, args=[hold.head_id], query={databases.USING_VAR: hold.using})
         return format_html('<a href="{}">{}</a>', url, hold.head_id)

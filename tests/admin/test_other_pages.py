@@ -80,6 +80,13 @@ def test_a_hold_shows_its_head_without_a_join(root: Client) -> None:
     assert len(captured) <= 15
 
 
+def test_a_hold_whose_head_was_deleted_is_not_said_to_end(root: Client) -> None:
+    HoldFactory.create(head_id=77)
+    page = root.get(url_of("hold")).content.decode()
+    assert "77, which was deleted" in page
+    assert "gone: the key is let go" not in page
+
+
 def test_an_open_topic_has_its_next_try(root: Client) -> None:
     TopicStateFactory.create(topic="order.paid", open=True)
     page = root.get(url_of("topicstate")).content.decode()
