@@ -81,11 +81,6 @@ def due(due_at: int | None, now: int) -> str:
     return when(due_at, now) if due_at > now else gettext("now")
 
 
-def seconds(amount: float) -> str:
-    """A duration."""
-    return _amount(int(amount))
-
-
 def size(count: int) -> str:
     """A number of bytes."""
     return ngettext("%(count)s byte", "%(count)s bytes", count) % {"count": f"{count:,}"}

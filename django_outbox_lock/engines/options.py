@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from django_outbox_lock.breaker import Breaker
 from django_outbox_lock.engines.base import at_least, count, positive
@@ -70,9 +69,3 @@ class SweeperOptions:
             cooldown=self.breaker_cooldown,
             cap=self.breaker_cap,
         )
-
-
-def split(options: dict[str, Any]) -> tuple[dict[str, Any], SweeperOptions]:
-    """The options of the engine's base, and the sweeper's own."""
-    own = {n: options.pop(n) for n in list(options) if n in SweeperOptions.__slots__}
-    return options, SweeperOptions(**own)
