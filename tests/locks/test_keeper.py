@@ -228,6 +228,15 @@ def test_the_threads_end_when_nothing_is_held(
     assert not again.lost
 
 
+def test_a_long_lease_does_not_keep_what_is_not_needed(wait_until: WaitUntil) -> None:
+    """PostgreSQL refuses to drop a test database while the lock's session is open: 5 s at most."""
+    store = Store()
+    keeper = Keeper("test", 600, store.prove, store.idled.set)
+    keeper.discard(add(keeper, lease=600))  # type: ignore[arg-type]
+    wait_until(store.idled.is_set, timeout=4.5, what="the renewer ends")
+    keeper.close()
+
+
 def test_close_ends_the_threads(keeper: Keeper, wait_until: WaitUntil) -> None:
     add(keeper)
     keeper.close()
