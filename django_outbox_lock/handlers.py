@@ -11,6 +11,8 @@ from django.utils.module_loading import import_string
 from django_outbox_lock.exceptions import InvalidSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from django_outbox_lock.conf import Options
 
 T = TypeVar("T")
@@ -39,13 +41,18 @@ def construct(cls: type[T], options: Options, path: str, *given: Any) -> T:
     known = option_names(cls, len(given))
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" Known are {', '.join(known)}."
-            raise InvalidSettings(f"{path}[{name!r}] is not known.{hint}")
+            why = misspelt(name, known) or f" is not known. Known are {', '.join(known)}."
+            raise InvalidSettings(f"{path}[{name!r}]{why}")
     try:
         return cls(*given, **options)
     except (TypeError, ValueError) as error:
         raise InvalidSettings(f"{path}: {error}") from error
+
+
+def misspelt(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence that names the nearest known name; empty if none is near."""
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return f" is not known. Did you mean {near[0]!r}?" if near else ""
 
 
 def option_names(cls: type, given: int = 0) -> list[str]:

@@ -113,11 +113,13 @@ def build(alias: str, settings: BackendSettings) -> BaseLockBackend:
     if settings.backend is None:
         for name in settings.options:
             if name not in COMMON_OPTIONS:
-                raise InvalidSettings(
-                    f"{path}[{name!r}] belongs to one backend: set {settings.path}['BACKEND'] too."
-                )
+                meant = handlers.misspelt(name, COMMON_OPTIONS)
+                foreign = f" belongs to one backend: set {settings.path}['BACKEND'] too."
+                raise InvalidSettings(f"{path}[{name!r}]{meant or foreign}")
     dotted = settings.backend or backend_by_vendor(alias)
     cls = handlers.load(settings.path, dotted, BaseLockBackend)
+    if misfit := cls.misfit(alias):
+        raise InvalidSettings(f"{settings.path}['BACKEND']: {misfit}")
     return handlers.construct(cls, settings.options, path, alias)
 
 
@@ -251,6 +253,8 @@ def single_instance(
     Takes what ``lock`` takes, and raises what ``lock`` raises, except ``LockNotObtained``. Works
     for coroutine functions, too.
     """
+    if not isinstance(resource, str):
+        raise TypeError(f"single_instance takes the name of a lock, not {resource!r}.")
     make = functools.partial(
         lock,
         resource,

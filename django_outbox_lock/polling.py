@@ -22,10 +22,12 @@ _PAUSES = Backoff(base=0.02, cap=1.0, jitter=0.5)
 class Polling:
     """The pauses between tries until ``timeout`` seconds are over: growing, with jitter.
 
-    Raises ``ValueError`` for a time-out below 0, or one that is no number.
+    Raises ``ValueError`` for a time-out below 0 or NaN, ``TypeError`` for one that is no number.
     """
 
     def __init__(self, timeout: float) -> None:
+        if not isinstance(timeout, int | float):
+            raise TypeError(f"timeout must be a number of seconds, not {timeout!r}.")
         if not timeout >= 0:
             raise ValueError(f"timeout must be 0 seconds or more, not {timeout!r}.")
         self._begin = time.monotonic()

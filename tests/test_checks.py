@@ -79,7 +79,7 @@ def test_right_settings_are_passed_over_in_silence(sections: dict[str, Any]) -> 
         (
             "E002",
             {"LOCK": {"OPTIONS": {"leese": 5}}},
-            "['LOCK']['OPTIONS']['leese'] belongs to one backend",
+            "['LOCK']['OPTIONS']['leese'] is not known. Did you mean 'lease'?",
         ),
         (
             "E002",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -168,7 +169,32 @@ def test_an_option_of_one_backend_needs_that_backend() -> None:
         locking.build("default", settings(leave_to_expire=True))
 
 
+@once
+def test_an_option_that_every_backend_has_is_recognized_when_it_is_mistyped() -> None:
+    with pytest.raises(InvalidSettings, match=r"\['leese'\] is not known. Did you mean 'lease'\?"):
+        locking.build("default", settings(leese=5))
+
+
+@once
+@pytest.mark.parametrize("room", locking.BY_VENDOR.values())
+def test_a_lock_of_another_database_is_refused_without_asking_it(room: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"\['BACKEND'\].* and the database 'default' is 'sq"):
+        locking.build("default", BackendSettings(PATH, room, {}))
+
+
 # lock and single_instance; the contract has the rest
+
+
+@once
+def test_a_name_is_asked_for_where_single_instance_is_written() -> None:
+    with pytest.raises(TypeError, match="takes the name of a lock, not <built-in"):
+        single_instance(print)  # type: ignore[arg-type]
+
+
+@once
+def test_a_time_out_is_a_number_of_seconds() -> None:
+    with pytest.raises(TypeError, match="timeout must be a number of seconds, not datetime"):
+        lock("nightly", timeout=dt.timedelta(seconds=1)).__enter__()  # type: ignore[arg-type]
 
 
 def test_a_holder_by_another_backend_is_named() -> None:

@@ -166,6 +166,12 @@ def test_wrong_handler_is_told_at_once(handler: Any, error: type[Exception]) -> 
         CallablePublisher(handlers={"order.*": handler})
 
 
+@pytest.mark.parametrize("handlers", ["shop.handlers.keep", [keep], {1: keep}])
+def test_handlers_are_a_dict_of_patterns(handlers: Any) -> None:
+    with pytest.raises(TypeError, match=r"^handlers"):
+        CallablePublisher(handlers=handlers)
+
+
 def leave_atomic_open(envelope: Envelope) -> None:
     transaction.atomic().__enter__()
     Order.objects.create(number=str(envelope.message_id), total=1)

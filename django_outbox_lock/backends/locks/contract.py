@@ -47,6 +47,8 @@ class Room:
     """
 
     label: ClassVar[str]
+    vendor: ClassVar[str | None] = None
+    """``connection.vendor`` of the only databases that it works with; None: any."""
     session_bound: ClassVar[bool] = False
     inside_atomic: ClassVar[bool] = True
     across_processes: ClassVar[bool] = True
@@ -138,6 +140,17 @@ class Room:
         return None
 
     # The same for all rooms.
+
+    @classmethod
+    def misfit(cls, alias: str) -> str:
+        """Why this backend cannot work on the database of ``alias``; empty if it may."""
+        vendor = connections[alias].vendor
+        if cls.vendor in {None, vendor}:
+            return ""
+        return (
+            f"{cls.__name__} works with {cls.vendor!r} only, and the database {alias!r} is "
+            f"{vendor!r}. Without BACKEND the database's own lock is taken."
+        )
 
     @property
     def namespace(self) -> str:

@@ -75,6 +75,7 @@ class SQLServerLock(SessionLockBackend):
     """
 
     label: ClassVar[str] = "microsoft"
+    vendor: ClassVar[str | None] = "microsoft"
     silence: ClassVar[float] = 2.0
 
     @property

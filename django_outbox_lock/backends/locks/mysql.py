@@ -60,6 +60,7 @@ class MySQLLock(SessionLockBackend):
     """
 
     label = "mysql"
+    vendor = "mysql"
 
     @property
     def namespace(self) -> str:

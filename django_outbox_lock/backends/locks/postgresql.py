@@ -42,6 +42,7 @@ class PostgreSQLLock(SessionLockBackend):
     """
 
     label = "postgresql"
+    vendor = "postgresql"
 
     @property
     def namespace(self) -> str:

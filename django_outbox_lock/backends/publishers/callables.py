@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -40,6 +41,11 @@ class CallablePublisher(BasePublisher):
     one_by_one = True
 
     def __init__(self, *, handlers: Mapping[str, Handler | str]) -> None:
+        if not isinstance(handlers, Mapping):
+            raise TypeError(
+                "handlers must be a dict of patterns of topics and functions or their dotted "
+                f"paths, not {type(handlers).__name__}."
+            )
         self._handlers = {pattern: _resolve(pattern, given) for pattern, given in handlers.items()}
 
     def handles(self, topic: str) -> bool:
@@ -70,6 +76,8 @@ class CallablePublisher(BasePublisher):
 
 
 def _resolve(pattern: str, given: Handler | str) -> Handler:
+    if not isinstance(pattern, str):
+        raise TypeError(f"handlers[{pattern!r}]: a pattern must be a str.")
     try:
         handler = import_string(given) if isinstance(given, str) else given
     except ImportError as error:
