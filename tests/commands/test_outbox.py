@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
 
 from django_outbox_lock import LockLost, fence
 from django_outbox_lock.backends.locks.memory import MemoryLock
@@ -123,6 +125,18 @@ def test_provisions_what_is_missing(settings: Settings, monkeypatch: pytest.Monk
         outbox("provision", "--check")
     assert outbox("provision") == "The bucket was made.\n"
     assert outbox("provision", "--check") == "Nothing is missing.\n"
+
+
+def test_a_missing_migration_is_named() -> None:
+    rows = MigrationRecorder(connection).migration_qs.filter(app="django_outbox_lock")
+    kept = list(rows)
+    rows.delete()
+    try:
+        with pytest.raises(CommandError, match="migrate django_outbox_lock --database default"):
+            outbox("locks")
+    finally:
+        for row in kept:
+            row.save(force_insert=True)
 
 
 def test_wrong_settings_are_one_sentence(settings: Settings) -> None:

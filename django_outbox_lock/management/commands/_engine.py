@@ -16,7 +16,7 @@ from django.db.transaction import TransactionManagementError
 from django.utils.connection import ConnectionDoesNotExist
 
 from django_outbox_lock import dberrors
-from django_outbox_lock.conf import DEFAULT_ALIAS
+from django_outbox_lock.conf import DEFAULT_ALIAS, outbox_settings
 from django_outbox_lock.exceptions import OutboxLockError
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class EngineCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         alias: str = options["database"]
         with plain_errors(alias):
+            outbox_settings(alias)  # an alias without an outbox needs no migration
             replace_dead_session(alias)
             refuse_missing_migrations(alias)
             engine = self.engine.from_settings(alias, **self.overrides(options))

@@ -13,8 +13,10 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.utils import timezone
 
 from django_outbox_lock import fence
+from django_outbox_lock.conf import outbox_settings
 from django_outbox_lock.holder import Holder, LockState
 from django_outbox_lock.locking import locks
+from django_outbox_lock.management.commands._engine import refuse_missing_migrations
 from django_outbox_lock.management.commands._verb import Verb
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ class LocksVerb(Verb):
         )
 
     def run(self, options: dict[str, Any]) -> None:
+        outbox_settings(self.database)  # an alias without an outbox needs no migration
+        refuse_missing_migrations(self.database)
         if options["after_restore"]:
             count = fence.lift(self.database, _operator())
             self.stdout.write(f"The tokens of {count} resources were lifted; holders are fenced.")

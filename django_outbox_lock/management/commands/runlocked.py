@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from django_outbox_lock.conf import DEFAULT_ALIAS
+from django_outbox_lock.conf import DEFAULT_ALIAS, outbox_settings
 from django_outbox_lock.exceptions import LockLost, LockNotObtained
 from django_outbox_lock.locking import lock, locks
 from django_outbox_lock.management.commands._child import Child, program
@@ -70,6 +70,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with plain_errors(options["database"]):
+            outbox_settings(options["database"])  # an alias without an outbox needs no migration
             refuse_missing_migrations(options["database"])
             code = self._locked(options)
         if code:
