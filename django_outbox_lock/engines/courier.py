@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
 import time
 from queue import SimpleQueue
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from django_outbox_lock.backends.publishers.base import BasePublisher
     from django_outbox_lock.envelope import Envelope
     from django_outbox_lock.outcomes import Outcome
+
+logger = logging.getLogger("django_outbox_lock.engines")
 
 
 class Call:
@@ -89,7 +92,7 @@ class Courier:
         if not self._wait(call):
             call.timed_out = True
             self._abandoned.append(self._worker)
-            self._worker.leave()
+            self._worker.abandon(publisher)
             self._worker = None
         return call
 
@@ -117,6 +120,7 @@ class _Worker(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="outbox-publisher", daemon=True)
         self.calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._left_behind: BasePublisher | None = None
         self.start()
 
     def run(self) -> None:
@@ -130,7 +134,20 @@ class _Worker(threading.Thread):
                 connections.close_all()
             finally:
                 call.done.set()
+        if self._left_behind is not None:
+            self._close(self._left_behind)
+
+    def abandon(self, publisher: BasePublisher) -> None:
+        """End after the call in progress, with the publisher that nobody else uses any more."""
+        self._left_behind = publisher
+        self.leave()
 
     def leave(self) -> None:
         """End after the call in progress."""
         self.calls.put(None)
+
+    def _close(self, publisher: BasePublisher) -> None:
+        try:
+            publisher.close()
+        except Exception:
+            logger.exception("A publisher that came back too late could not be closed.")

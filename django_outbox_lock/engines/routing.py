@@ -74,7 +74,14 @@ class Routing:
         name: str | None = conf.DEFAULT_PUBLISHER
         if self._routes is not None:
             name = first_match(self._routes, topic)
-        return name if name is not None and self._publishers[name].handles(topic) else None
+        return name if name is not None and self._handles(name, topic) else None
+
+    def _handles(self, name: str, topic: str) -> bool:
+        try:
+            return self._publishers[name].handles(topic)
+        except Exception:  # the others go on; what it makes of the message it has to say itself
+            logger.exception("The publisher %r could not say whether it handles %r.", name, topic)
+            return True
 
 
 class Policies:

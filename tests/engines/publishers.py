@@ -68,6 +68,10 @@ class Hanging(Scripted):
     """Hangs at each message for which ``behave`` is true, until ``released``."""
 
     released = threading.Event()
+    closed = threading.Event()
+
+    def close(self) -> None:
+        type(self).closed.set()
 
     def publish_batch(self, envelopes: Sequence[Envelope]) -> Iterator[Outcome]:
         self._calls.append([envelope.json() for envelope in envelopes])

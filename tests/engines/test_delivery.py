@@ -31,7 +31,7 @@ PUBLISHERS = "tests.engines.publishers"
 
 @pytest.fixture
 def hanging() -> Iterator[type[Hanging]]:
-    Hanging.released = threading.Event()
+    Hanging.released, Hanging.closed = threading.Event(), threading.Event()
     yield Hanging
     Hanging.released.set()
 
@@ -276,6 +276,28 @@ def test_after_too_many_hanging_sends_the_process_gives_up(
     handle = sweeper.backend.obtain(sweeper.resource)
     assert handle is not None  # and the lock was given back
     handle.release()
+
+
+def test_a_publisher_that_was_given_up_is_closed_when_it_comes_back(
+    outbox: Outbox, hanging: type[Hanging]
+) -> None:
+    """Another instance is in its place: nobody else would ever close its connection."""
+    behave = lambda _: True  # noqa: E731
+    outbox.configure(f"{PUBLISHERS}.Hanging", options={"behave": behave})
+    outbox.write("hang")
+    outbox.sweeper(send_timeout=0.1).tick()
+    assert not hanging.closed.is_set()
+    hanging.released.set()
+    assert hanging.closed.wait(5)
+
+
+def test_a_publisher_that_cannot_say_what_it_handles_is_asked_to_publish(outbox: Outbox) -> None:
+    knows = lambda topic: 1 / 0 if topic == "odd" else True  # noqa: E731
+    outbox.configure(options={"calls": outbox.calls, "knows": knows})
+    outbox.write(1, topic="odd")
+    outbox.write(2, topic="even")
+    outbox.sweeper().tick()
+    assert set(outbox.states().values()) == {SENT}
 
 
 def test_a_call_that_hangs_does_not_keep_the_sweeper_from_closing(
