@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import importlib
 import inspect
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from django.core.management import BaseCommand, load_command_class
 
-from django_outbox_lock import conf
+from django_outbox_lock import Envelope, conf, publish, publish_many
 from django_outbox_lock.backends import archives, locks, publishers
 from django_outbox_lock.backends.archives.base import BaseArchive
 from django_outbox_lock.backends.locks.base import BaseLockBackend
@@ -31,6 +32,7 @@ from django_outbox_lock.outbox import PublishOptions
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests import servers
@@ -218,6 +220,29 @@ def parsers(parser: ArgumentParser, name: str) -> list[tuple[str, ArgumentParser
 
 def arguments(parser: ArgumentParser) -> set[str]:
     return {s for a in parser._actions for s in a.option_strings if s.startswith("--")} - {"--help"}
+
+
+@pytest.mark.parametrize(
+    ("function", "heading"), [(publish, "# Publishing"), (publish_many, "## Many at once")]
+)
+def test_every_argument_of_publishing_is_documented(
+    function: Callable[..., object], heading: str
+) -> None:
+    page = (DOCS / "publishing.md").read_text(encoding="utf-8")
+    section = page.partition(f"{heading}\n")[2].partition("\n## ")[0]
+    told = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+    assert told == set(inspect.signature(function).parameters) - {"drafts"}
+
+
+def test_every_attribute_of_an_envelope_is_documented() -> None:
+    page = (DOCS / "publishing.md").read_text(encoding="utf-8")
+    section = page.partition("\n## What arrives: the envelope\n")[2].partition("\n## ")[0]
+    told = {
+        name
+        for row in re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+    assert told == {field.name for field in dataclasses.fields(Envelope)}
 
 
 def test_every_section_is_documented() -> None:
