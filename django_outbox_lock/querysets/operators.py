@@ -41,14 +41,25 @@ class OperatorVerbs(models.QuerySet[Any]):
         At most ``limit``; returns how many. A head that held its key stays its head: it alone may
         be sent, and the later messages of the key stay parked until it is gone.
         """
-        return sum(self._requeue(ids) for ids in self._batches(DEAD, limit))
+        rows = self._where_written()
+        return sum(rows._requeue(ids) for ids in rows._batches(DEAD, limit))  # noqa: SLF001
 
     def kill(self, reason: str = BY_OPERATOR, *, limit: int | None = None) -> int:
         """Make the outstanding ones of these rows dead, at most ``limit``; returns how many.
 
         A head that held its key goes on holding it, unless the policy of its topic is to skip.
         """
-        return sum(self._kill(ids, reason) for ids in self._batches(OUTSTANDING, limit))
+        rows = self._where_written()
+        return sum(
+            rows._kill(ids, reason)  # noqa: SLF001
+            for ids in rows._batches(OUTSTANDING, limit)  # noqa: SLF001
+        )
+
+    def _where_written(self) -> Any:
+        """These rows on the alias that is written to: a router may send reads to a replica."""
+        rows: Any = self.all()
+        rows._for_write = True  # noqa: SLF001 (what Django's own verbs set)
+        return rows.using(rows.db)
 
     def _batches(self, state: int, limit: int | None) -> Iterator[list[int]]:
         # Read once: what arrives from now on was not seen by the operator. Sorted here: an ORDER BY

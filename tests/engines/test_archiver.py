@@ -369,3 +369,14 @@ def test_case_001_a_message_that_commits_late_is_archived_later() -> None:
 def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSettings, match=message):
         archiver(**options)
+
+
+def test_case_091_reads_go_where_the_writes_go(settings: Settings) -> None:
+    """Case 091: a router sends reads to a replica that lags, here one without any table."""
+    settings.DATABASE_ROUTERS = ["tests.commands.test_runsweeper.Replica"]
+    OutboxMessageFactory.create_batch(7, dispatched=True)
+    ProcessingLogFactory.create(updated_at=timezone.now() - dt.timedelta(days=3))
+    work = archiver(batch_size=3, log_minimum_age=dt.timedelta(days=2))
+    work.tick()
+    assert (work.tally.archived, work.tally.pruned_log) == (7, 1)
+    assert not work.look()

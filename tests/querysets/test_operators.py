@@ -198,3 +198,21 @@ def test_conditions_over_many_numbers_can_use_an_index() -> None:
         list(OutboxMessage.objects.filter(BelowEach({3: 9})))
     for query in captured:
         assert ") = " not in query["sql"].replace("`", "").replace('"', "")
+
+
+class Replica:
+    """Sends reads of the app to a database that is not there."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "nowhere"
+
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        return "default"
+
+
+@pytest.mark.parametrize("verb", ["requeue", "kill"])
+def test_case_089_verbs_go_where_the_writes_go(verb: str) -> None:
+    """Case 089: what is read leads to a write, so it is read where it is written."""
+    message = OutboxMessageFactory.create(dead=verb == "requeue")
+    with override_settings(DATABASE_ROUTERS=[f"{__name__}.Replica"]):
+        assert getattr(OutboxMessage.objects.filter(pk=message.pk), verb)() == 1
