@@ -17,6 +17,7 @@ from django_outbox_lock.engines.circuits import Circuits
 from django_outbox_lock.engines.courier import Courier
 from django_outbox_lock.engines.delivery import Delivery, Limits
 from django_outbox_lock.engines.marking import Marker
+from django_outbox_lock.engines.notices import Notices
 from django_outbox_lock.engines.options import MEGABYTE, SweeperOptions
 from django_outbox_lock.engines.paging import PageSize
 from django_outbox_lock.engines.reading import read_page
@@ -121,6 +122,7 @@ class Sweeper(Engine):
         self._circuits = Circuits(using, self.options.breaker(), unroutable_after)
         self._courier = Courier(send_timeout)
         self._marker = Marker(using)
+        self._notices = Notices(using)
         self._returns = Returns(using, self._circuits, self._routing, batch_size)
         self._cycle_totals = Totals()
         self._looked = self._began = 0.0
@@ -155,6 +157,7 @@ class Sweeper(Engine):
         in_memory = getattr(connection, "is_in_memory_db", bool)()
         self._courier.inline = connection.in_atomic_block or in_memory
         self._circuits.load()
+        self._notices.load(self._circuits)
         with self._marker.fenced(handle):
             OutboxMessage.objects.using(self.using).writable()
         self._returning = bool(self._glance.holds) or self._topics_want(self._glance.now)
@@ -209,6 +212,7 @@ class Sweeper(Engine):
             self._unwritten = record.confirmed()
             self._size.failed()
             raise
+        self._notices.tell(record)
         self._circuits.written(record.circuits, record.now)
         self.totals.add(record)
         self._cycle_totals.add(record)

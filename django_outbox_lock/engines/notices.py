@@ -1,0 +1,62 @@
+"""What a person hears in the log of what became of a page."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from django_outbox_lock.querysets.messages import DEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from django_outbox_lock.breaker import Circuit
+    from django_outbox_lock.engines.results import Record
+    from django_outbox_lock.querysets.messages import Change
+
+logger = logging.getLogger("django_outbox_lock.engines")
+
+
+class Notices:
+    """Tells of a trouble when it begins and when it is over; of a page at most one line a kind."""
+
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._waiting: set[str] = set()
+
+    def load(self, circuits: Iterable[Circuit]) -> None:
+        """Forget the topics that another process has found to be well again."""
+        self._waiting &= {circuit.topic for circuit in circuits if circuit.parks}
+
+    def tell(self, record: Record) -> None:
+        """Tell of a record that has been written."""
+        failed = [change for change in record.changes if change.error is not None]
+        self._tell_dead([change for change in failed if change.state == DEAD])
+        self._tell_retried([change for change in failed if change.state != DEAD])
+        for circuit in record.circuits:
+            self._tell_topic(circuit)
+
+    def _tell_dead(self, changes: list[Change]) -> None:
+        if changes:
+            first = changes[0]
+            what = (len(changes), self._using, first.id, first.dead_reason, _line(first.error))
+            logger.warning("%d messages of %r are dead. The first, number %d: %s: %s", *what)
+
+    def _tell_retried(self, changes: list[Change]) -> None:
+        if changes:
+            what = (len(changes), self._using, changes[0].id, _line(changes[0].error))
+            logger.info("%d messages of %r have to be tried again. The first, number %d: %s", *what)
+
+    def _tell_topic(self, circuit: Circuit) -> None:
+        topic = circuit.topic
+        if circuit.parks and topic not in self._waiting:
+            self._waiting.add(topic)
+            what = (topic, self._using, _line(circuit.last_error))
+            logger.warning("The messages of topic %r on %r wait: %s", *what)
+        elif not circuit.parks and topic in self._waiting:
+            self._waiting.remove(topic)
+            logger.warning("The messages of topic %r on %r go on.", topic, self._using)
+
+
+def _line(error: str | None) -> str:
+    return " ".join((error or "").split())
