@@ -26,6 +26,7 @@ _PATIENCE = 2.0
 # Below the five seconds for which PostgreSQL's DROP DATABASE waits for sessions to go: a test run
 # whose last test took a lock must be able to remove its database.
 _QUIET = 3.0
+_GLANCE = 1.0
 
 
 class Keeper:
@@ -76,8 +77,6 @@ class Keeper:
         with self._changed:
             if self._due.pop(handle, None) is not None:
                 self._used_at = time.monotonic()
-                if not self._due:
-                    self._changed.notify_all()
             if self._asking is handle and self._renewer is not threading.current_thread():
                 self._replace_renewer()
 
@@ -136,7 +135,8 @@ class Keeper:
                 quiet = (None, self._used_at + min(self._pause, _QUIET))
                 handle, due = min(self._due.items(), key=lambda item: item[1], default=quiet)
                 if due > now:
-                    self._changed.wait(due - now)
+                    # To notify at every release would cost each one two changes of threads.
+                    self._changed.wait(min(due - now, _GLANCE))
                     continue
                 if handle is None:
                     self._renewer = None

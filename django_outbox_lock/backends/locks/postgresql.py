@@ -70,6 +70,8 @@ class PostgreSQLLock(SessionLockBackend):
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "tcp_user_timeout": int(self.lease * 1000),
+            "server_side_binding": True,
+            "prepare_threshold": 2,
         }
 
     def prepare(self, cursor: CursorWrapper) -> None:
