@@ -76,9 +76,12 @@ class TextFilter(SimpleListFilter):
         return [("", "")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if not self.value():
+        value = self.value()
+        if not value:
             return queryset
-        return window.narrowed(request, queryset).filter((self.parameter_name, self.value()))
+        if "\0" in value:
+            return queryset.none()  # no text has one, and PostgreSQL takes none as a parameter
+        return window.narrowed(request, queryset).filter((self.parameter_name, value))
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """The form's other fields, and the way back to all."""

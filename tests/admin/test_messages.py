@@ -53,6 +53,11 @@ def test_filters_by_state(root: Client) -> None:
     assert listed(root, state="no such") == [dead, dispatched, outstanding]
 
 
+def test_a_topic_that_no_text_can_be_finds_nothing(root: Client) -> None:
+    OutboxMessageFactory.create()
+    assert listed(root, topic="a\0") == []
+
+
 def test_filters_by_exact_topic_within_a_state(root: Client) -> None:
     OutboxMessageFactory.create(topic="order.paid")
     dead = OutboxMessageFactory.create(topic="order.paid", dead=True).pk
