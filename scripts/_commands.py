@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,10 @@ def demo(arguments: list[str]) -> int:
 
 
 def serve(arguments: list[str]) -> int:
-    return module(_environments.demo().python(), "testproject.serve", *arguments)
+    """Becomes the server, so that whoever ends this process ends the server."""
+    python = _environments.demo().python()
+    os.chdir(ROOT)
+    os.execv(python, [python, "-m", "testproject.serve", *arguments])  # noqa: S606 (no shell wanted)
 
 
 def bench(arguments: list[str]) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from typing import NoReturn
 
 import django
 
@@ -14,7 +14,7 @@ NAME = "admin"
 PORT = 8000
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Make a superuser ``admin`` with the password ``admin`` and serve on loopback only."""
     if not (FOLDER / "shop.sqlite3").exists():
         sys.exit("There is no data yet: run the demo first (python3 scripts/dev.py demo).")
@@ -23,11 +23,9 @@ def main() -> int:
     django.setup()
     _make_superuser()
     print(f"http://127.0.0.1:{PORT}/admin/  user {NAME}, password {NAME}", flush=True)
-    command = [sys.executable, "manage.py", "runserver", "--noreload", f"127.0.0.1:{PORT}"]
-    try:
-        return subprocess.call(command, cwd=ROOT)
-    except KeyboardInterrupt:
-        return 0
+    os.chdir(ROOT)
+    address = f"127.0.0.1:{PORT}"
+    os.execv(sys.executable, [sys.executable, "manage.py", "runserver", "--noreload", address])
 
 
 def _make_superuser() -> None:
@@ -38,4 +36,4 @@ def _make_superuser() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
