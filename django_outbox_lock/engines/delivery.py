@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Ten years in seconds: far below the due times that mean "parked".
 LONGEST_DELAY = 10 * 366 * 86400.0
 
+TIMED_OUT = "Timed out: the publisher gave no answer within send_timeout."
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -139,8 +141,8 @@ class Delivery:
     def _timed_out(self, part: Part, item: Item) -> None:
         """The first message without an answer is to blame; its topic waits, the others go on."""
         self._routing.replace(part.name)
-        self._decide(item, Retry("Timed out: the publisher gave no answer within send_timeout."))
-        self._circuits.trip(item.row.topic, "timed out")
+        self._decide(item, Retry(TIMED_OUT))
+        self._circuits.trip(item.row.topic, TIMED_OUT)
 
     def _transport_down(self, part: Part, error: TransportDown, probe: Item | None) -> None:
         """Nobody is to blame, except for a probe, which was alone.
