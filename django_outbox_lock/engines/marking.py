@@ -11,6 +11,8 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_outbox_lock import dberrors, fence
 from django_outbox_lock.models import Hold, OutboxMessage, TopicState
+from django_outbox_lock.querysets.dialect import InNumbers
+from django_outbox_lock.querysets.messages import DEAD, OUTSTANDING
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -84,3 +86,13 @@ class Marker:
         changed += messages.apply(record.changes) if record.changes else 0
         if changed != (expected := len(record.sent) + len(record.changes)):
             logger.info("%s of %s messages were changed meanwhile.", expected - changed, expected)
+            self._take_back_holds(record)
+
+    def _take_back_holds(self, record: Record) -> None:
+        """End the new holds behind heads that an operator has settled before they failed."""
+        dead = {change.id for change in record.changes if change.state == DEAD}
+        heads = {hold.head_id for hold in record.holds} - dead
+        messages = OutboxMessage.objects.using(self._using).filter(InNumbers("id", list(heads)))
+        waiting = messages.filter(state=OUTSTANDING).values_list("id", flat=True)
+        if gone := heads.difference(waiting):
+            Hold.objects.using(self._using).let_go(sorted(gone))

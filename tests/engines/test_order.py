@@ -303,3 +303,23 @@ def test_a_hold_that_an_operator_ends_lets_the_followers_go(outbox: Outbox) -> N
     sweeper.tick()
     assert outbox.sent == ["a2"]
     assert not Hold.objects.exists()
+
+
+@pytest.mark.parametrize("policy", ["hold", "skip"])
+def test_a_head_killed_before_it_failed_holds_nobody(outbox: Outbox, policy: str) -> None:
+    """It held nothing when the operator gave it up; a hold behind it would never end."""
+    outbox.configure(TOPICS={"*": {"dead_head": policy}})
+    outbox.write("head", "next", key="a")
+
+    def killed_meanwhile(envelope: Envelope) -> Any:
+        if envelope.json() != "head":
+            return None
+        OutboxMessage.objects.filter(pk=outbox.row("head").pk).kill()
+        return Retry("busy")
+
+    outbox.behave = killed_meanwhile
+    sweeper = outbox.sweeper()
+    sweeper.tick()
+    sweeper.tick()
+    assert outbox.states() == {"head": DEAD, "next": SENT}
+    assert not Hold.objects.exists()
