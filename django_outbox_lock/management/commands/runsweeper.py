@@ -43,6 +43,7 @@ class Command(EngineCommand):
         OutboxMessage.objects.using(engine.using).writable()
         if self.stdout.isatty():
             engine.watch = self._rewrite
+            self._rewrite(engine.totals)  # who has nothing to do shows that it runs
 
     def conclude(self, engine: Engine) -> None:
         assert isinstance(engine, Sweeper)
