@@ -35,14 +35,12 @@ class EngineCommand(BaseCommand):
     engine: ClassVar[type[Engine]]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--database",
-            default=DEFAULT_ALIAS,
-            choices=tuple(connections),
-            help="Alias of the database whose outbox it is. Default: %(default)s.",
-        )
+        add_database(parser, "Alias of the database whose outbox it is.")
         parser.add_argument(
             "--interval", type=float, help="Seconds between two looks, instead of the setting."
+        )
+        parser.add_argument(
+            "--batch-size", type=int, help="Messages at a time, instead of the setting."
         )
         parser.add_argument(
             "--once", action="store_true", help="Work until nothing is left, then exit."
@@ -50,8 +48,8 @@ class EngineCommand(BaseCommand):
 
     def overrides(self, options: dict[str, Any]) -> dict[str, Any]:
         """Options of the engine that were given on the command line."""
-        given = {"interval": options["interval"]}
-        return {name: value for name, value in given.items() if value is not None}
+        names = ("interval", "batch_size")
+        return {name: options[name] for name in names if options[name] is not None}
 
     def prepare(self, engine: Engine) -> None:
         """Called before the engine starts."""
@@ -89,6 +87,16 @@ class EngineCommand(BaseCommand):
             engine.tick()
         finally:
             engine.close()
+
+
+def add_database(parser: ArgumentParser, meaning: str) -> None:
+    """The option ``--database``, as every command has it."""
+    parser.add_argument(
+        "--database",
+        default=DEFAULT_ALIAS,
+        choices=tuple(connections),
+        help=f"{meaning} Default: %(default)s.",
+    )
 
 
 def replace_dead_session(alias: str) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from django.db import connections
-
-from django_outbox_lock.conf import DEFAULT_ALIAS
+from django_outbox_lock.management.commands._engine import add_database
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -27,12 +25,7 @@ class Verb:
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
         """The arguments of every verb."""
-        parser.add_argument(
-            "--database",
-            default=DEFAULT_ALIAS,
-            choices=tuple(connections),
-            help="Alias of the database whose outbox it is. Default: %(default)s.",
-        )
+        add_database(parser, "Alias of the database whose outbox it is.")
 
     def run(self, options: dict[str, Any]) -> None:
         """Do it; raises ``CommandError`` with a sentence for a person."""

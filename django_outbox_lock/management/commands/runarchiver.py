@@ -26,17 +26,8 @@ class Command(EngineCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         super().add_arguments(parser)
         parser.add_argument(
-            "--batch-size", type=int, help="Messages of a batch, instead of the setting."
-        )
-        parser.add_argument(
             "--dry-run", action="store_true", help="Tell what would be done; change nothing."
         )
-
-    def overrides(self, options: dict[str, Any]) -> dict[str, Any]:
-        given = super().overrides(options)
-        if options["batch_size"] is not None:
-            given["batch_size"] = options["batch_size"]
-        return given
 
     def start(self, engine: Engine, options: dict[str, Any]) -> None:
         assert isinstance(engine, Archiver)

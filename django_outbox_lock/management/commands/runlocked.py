@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
-from django_outbox_lock.conf import DEFAULT_ALIAS, outbox_settings
+from django_outbox_lock.conf import outbox_settings
 from django_outbox_lock.exceptions import LockLost, LockNotObtained
 from django_outbox_lock.locking import lock, locks
 from django_outbox_lock.management.commands._child import Child, program
-from django_outbox_lock.management.commands._engine import plain_errors, refuse_missing_migrations
+from django_outbox_lock.management.commands._engine import (
+    add_database,
+    plain_errors,
+    refuse_missing_migrations,
+)
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -35,12 +39,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "command", metavar="COMMAND", nargs="+", help="The command and its arguments, after --."
         )
-        parser.add_argument(
-            "--database",
-            default=DEFAULT_ALIAS,
-            choices=tuple(connections),
-            help="Alias of the database whose lock it is. Default: %(default)s.",
-        )
+        add_database(parser, "Alias of the database whose lock it is.")
         parser.add_argument(
             "--timeout", type=float, default=0.0, help="Seconds to wait for the lock. Default: 0."
         )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from django_outbox_lock.engines.sweeper import Sweeper
 from django_outbox_lock.management.commands._engine import EngineCommand
 from django_outbox_lock.models import OutboxMessage
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
-
     from django_outbox_lock.engines.base import Engine
     from django_outbox_lock.engines.sweeper import Totals
 
@@ -24,18 +22,6 @@ class Command(EngineCommand):
         "exits at once."
     )
     engine: ClassVar[type[Engine]] = Sweeper
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
-        parser.add_argument(
-            "--batch-size", type=int, help="Messages of a page, instead of the setting."
-        )
-
-    def overrides(self, options: dict[str, Any]) -> dict[str, Any]:
-        given = super().overrides(options)
-        if options["batch_size"] is not None:
-            given["batch_size"] = options["batch_size"]
-        return given
 
     def prepare(self, engine: Engine) -> None:
         """Refuse a database that cannot be written to before anything waits for it."""
