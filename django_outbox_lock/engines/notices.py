@@ -39,13 +39,13 @@ class Notices:
     def _tell_dead(self, changes: list[Change]) -> None:
         if changes:
             first = changes[0]
-            what = (len(changes), self._using, first.id, first.dead_reason, _line(first.error))
-            logger.warning("%d messages of %r are dead. The first, number %d: %s: %s", *what)
+            what = (self._using, len(changes), first.id, first.dead_reason, _line(first.error))
+            logger.warning("Dead messages on %r: %d. The first, number %d: %s: %s", *what)
 
     def _tell_retried(self, changes: list[Change]) -> None:
         if changes:
-            what = (len(changes), self._using, changes[0].id, _line(changes[0].error))
-            logger.info("%d messages of %r have to be tried again. The first, number %d: %s", *what)
+            what = (self._using, len(changes), changes[0].id, _line(changes[0].error))
+            logger.info("Messages to be tried again on %r: %d. The first, number %d: %s", *what)
 
     def _tell_topic(self, circuit: Circuit) -> None:
         topic = circuit.topic

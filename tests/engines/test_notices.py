@@ -32,7 +32,7 @@ def test_a_death_is_told_with_its_reason(
     (line,) = said(package_log, logging.WARNING)
     number = outbox.row(1).pk
     words = f"The first, number {number}: rejected: no such account"
-    assert line == f"2 messages of 'default' are dead. {words}"
+    assert line == f"Dead messages on 'default': 2. {words}"
 
 
 def test_a_retry_is_told_with_its_reason(
