@@ -98,6 +98,8 @@ class TopicStateAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("breaker"))
     def shown_breaker(self, topic: TopicState) -> str:
+        if topic.unroutable_since is not None:
+            return shown.badge("waiting", gettext("no route"))
         breaker = TopicState.Breaker(topic.breaker)
         return shown.badge(_BADGES[breaker], breaker.label)
 

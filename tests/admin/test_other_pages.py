@@ -94,6 +94,13 @@ def test_an_open_topic_has_its_next_try(root: Client) -> None:
     assert ">in " in page
 
 
+def test_a_topic_without_a_route_does_not_look_healthy(root: Client) -> None:
+    TopicStateFactory.create(topic="order.piad", unroutable_since=1)
+    page = root.get(url_of("topicstate")).content.decode()
+    assert "no route" in page
+    assert ">closed<" not in page
+
+
 def test_case_137_no_list_joins_or_groups(root: Client) -> None:
     for model in ("outboxmessage", "archivedmessage", "processinglog", "hold", "topicstate"):
         with CaptureQueriesContext(connection) as captured:
