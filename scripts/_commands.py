@@ -43,7 +43,7 @@ def serve(arguments: list[str]) -> int:
 
 
 def bench(arguments: list[str]) -> int:
-    return module(_environments.full().python(), "benchmarks", *arguments)
+    return module(_environments.bench().python(), "benchmarks", *arguments)
 
 
 def chaos(arguments: list[str]) -> int:

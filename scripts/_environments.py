@@ -66,11 +66,20 @@ def demo() -> Environment:
 
 
 def full() -> Environment:
-    """Every driver and tool: for the suite, the benchmarks, the checks and the documentation."""
+    """Every driver and tool: for the suite, the checks and the documentation."""
+    return Environment("full", (*_everything(), "--editable=."), parts=_machine.DRIVERS)
+
+
+def bench() -> Environment:
+    """The same, and the libraries that the benchmarks compare with."""
+    needed = (*_everything(), *requirements("bench"), "--editable=.")
+    return Environment("bench", tuple(dict.fromkeys(needed)), parts=_machine.DRIVERS)
+
+
+def _everything() -> tuple[str, ...]:
     drivers = ("postgresql", "mysql", "mssql", "rabbitmq")
     stores = ("redis", "dynamodb", "azure", "mongodb", "firestore")
-    needed = requirements("demo", "test", "lint", "docs", extras=(*drivers, *stores))
-    return Environment("full", (*needed, "--editable=."), parts=_machine.DRIVERS)
+    return requirements("demo", "test", "lint", "docs", extras=(*drivers, *stores))
 
 
 def django(version: str, interpreter: str) -> Environment:
