@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from itertools import count
@@ -20,10 +21,13 @@ from tests import servers
 from tests.plugin import RUN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
 URL_VARIABLES = {"default": "DATABASE_URL", "other": "SECOND_DATABASE_URL"}
+
+# The threads that look after locks live on; they are no business of one test.
+KEEPERS = ("-renewer", "-watchdog")
 
 T = TypeVar("T")
 
@@ -61,6 +65,17 @@ class StartManage(Protocol):
     """Starts manage.py on the test databases; the process is killed when the test ends."""
 
     def __call__(self, *args: str, env: Mapping[str, str] | None = ...) -> ManageProcess: ...
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    """What a test left to threads of the lock layer ends while it still has its database."""
+    try:
+        return (yield)
+    finally:
+        for thread in threading.enumerate():
+            if thread.name.startswith("outbox-lock-") and not thread.name.endswith(KEEPERS):
+                thread.join(5)
 
 
 @pytest.fixture

@@ -241,17 +241,11 @@ def test_a_token_bumped_inside_a_deferred_transaction(
 
 def _read_then_write(alias: str, backend: LeaseTableLock) -> bool:
     """A user's transaction in WAL mode; tells whether a lock could be had in the middle of it."""
-    with connections[alias].cursor() as cursor:
-        cursor.execute("PRAGMA journal_mode = wal")
-    try:
-        with transaction.atomic(using=alias):
-            list(Hold.objects.using(alias).all())
-            bumped = _bump_elsewhere(backend)
-            Hold.objects.using(alias).create(order_key=1, head_id=1)
-        return bumped
-    finally:
-        with connections[alias].cursor() as cursor:
-            cursor.execute("PRAGMA journal_mode = delete")
+    with transaction.atomic(using=alias):
+        list(Hold.objects.using(alias).all())
+        bumped = _bump_elsewhere(backend)
+        Hold.objects.using(alias).create(order_key=1, head_id=1)
+    return bumped
 
 
 def _bump_elsewhere(backend: LeaseTableLock) -> bool:
