@@ -1,11 +1,10 @@
-"""Requeue and mark dead, after a confirmation, on any number of selected messages.
+"""What the lists do to any number of selected rows, after a confirmation.
 
 Nothing is published here: a requeued message is due, and the sweeper sends it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
@@ -15,109 +14,28 @@ from django.contrib.contenttypes.models import ContentType
 from django.db.models import Max
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from django_outbox_lock.admin.base import ModelAdmin
 from django_outbox_lock.admin.paginator import LIMIT, BoundedPaginator
+from django_outbox_lock.admin.verbs import KILL, LET_GO, LET_HOLDS_GO, REQUEUE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from django.db.models import QuerySet
     from django.http import HttpRequest
-    from django.utils.functional import _StrPromise
+
+    from django_outbox_lock.admin.verbs import Verb
 
 CONFIRMED = "confirmed"
 UP_TO = "up_to"
 _TEMPLATE = "admin/django_outbox_lock/outboxmessage/confirm.html"
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """An action: which messages it concerns (by index), what it does, and how that is told."""
-
-    action: str
-    concerned: Callable[[Any], Any]
-    act: Callable[[Any], int]
-    title: _StrPromise
-    question: Callable[[int], str]
-    none: _StrPromise
-    effect: _StrPromise
-    button: _StrPromise
-    done: Callable[[int], str]
-    log: str
-    harmless: bool = False
-
-
-REQUEUE = Verb(
-    action="requeue",
-    concerned=lambda rows: rows.dead(),
-    act=lambda rows: rows.requeue(limit=LIMIT),
-    title=_("Requeue messages"),
-    question=lambda count: ngettext(
-        "%(count)s dead message is to be requeued.",
-        "%(count)s dead messages are to be requeued.",
-        count,
-    ),
-    none=_("None of the selected messages is dead: there is nothing to requeue."),
-    effect=_(
-        "They become due now with all attempts left, and the sweeper sends them. "
-        "A dead message may have arrived after all: consumers that use the processing log "
-        "notice a second delivery."
-    ),
-    button=_("Requeue"),
-    done=lambda count: ngettext(
-        "%(count)s message was requeued: the sweeper sends it.",
-        "%(count)s messages were requeued: the sweeper sends them.",
-        count,
-    ),
-    log="Requeued.",
-    harmless=True,
-)
-KILL = Verb(
-    action="kill",
-    concerned=lambda rows: rows.filter(due_at__isnull=False),
-    act=lambda rows: rows.kill(limit=LIMIT),
-    title=_("Mark messages dead"),
-    question=lambda count: ngettext(
-        "%(count)s outstanding message is to be marked dead.",
-        "%(count)s outstanding messages are to be marked dead.",
-        count,
-    ),
-    none=_("None of the selected messages is outstanding: there is nothing to mark dead."),
-    effect=_(
-        "They are not sent any more, unless they are requeued. One that is being sent at this "
-        "moment may still arrive. A dead message that held its key goes on holding it, unless "
-        "the policy of its topic is to skip."
-    ),
-    button=_("Mark dead"),
-    done=lambda count: ngettext(
-        "%(count)s message was marked dead.", "%(count)s messages were marked dead.", count
-    ),
-    log="Marked dead.",
-)
-
-
-class MessageActions(ModelAdmin):
-    """The actions of the outbox's list. They work in batches on what the filters choose."""
-
-    actions = ("requeue", "kill")
-
-    @admin.action(permissions=["requeue"], description=_("Requeue selected messages"))
-    def requeue(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
-        return self._confirmed(request, queryset, REQUEUE)
-
-    @admin.action(permissions=["kill"], description=_("Mark selected messages dead"))
-    def kill(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
-        return self._confirmed(request, queryset, KILL)
+class ConfirmedActions(ModelAdmin):
+    """Asks before it acts, and works in batches on what the filters choose."""
 
     def has_requeue_permission(self, request: HttpRequest) -> bool:
-        """Who may see and run the action "requeue"."""
+        """Who may see and run the actions that let messages be sent."""
         return request.user.has_perm("django_outbox_lock.requeue_outboxmessage")
-
-    def has_kill_permission(self, request: HttpRequest) -> bool:
-        """Who may see and run the action "mark dead"."""
-        return request.user.has_perm("django_outbox_lock.kill_outboxmessage")
 
     def _confirmed(
         self, request: HttpRequest, rows: QuerySet[Any], verb: Verb
@@ -152,6 +70,7 @@ class MessageActions(ModelAdmin):
             "more": counted.more,
             "limit": LIMIT,
             "across": across,
+            "rows": self.opts.verbose_name_plural,
             # "Select all" is repeated as such: thousands of ids would be refused with a 400.
             "selected": selected[:1] if across else selected,
             "up_to": newest,
@@ -160,7 +79,7 @@ class MessageActions(ModelAdmin):
 
     def _act(self, request: HttpRequest, rows: QuerySet[Any], verb: Verb) -> None:
         only = list(rows.order_by()[:2])
-        count = verb.act(rows)
+        count = verb.act(rows, LIMIT)
         if not count:
             self.message_user(request, verb.none, messages.WARNING)
             return
@@ -181,5 +100,40 @@ class MessageActions(ModelAdmin):
             content_type=ContentType.objects.get_for_model(self.model),
             object_repr=f"{count:,} {self.opts.verbose_name_plural}",
             action_flag=CHANGE,
-            change_message=f"{verb.log} {count:,} messages; {chosen}.",
+            change_message=f"{verb.log} {count:,} {verb.noun}; {chosen}.",
         )
+
+
+class MessageActions(ConfirmedActions):
+    """The actions of the outbox's list."""
+
+    actions = ("requeue", "let_go", "kill")
+
+    @admin.action(permissions=["requeue"], description=_("Requeue selected messages"))
+    def requeue(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return self._confirmed(request, queryset, REQUEUE)
+
+    @admin.action(
+        permissions=["requeue"],
+        description=_("Let the key of the selected dead messages go on"),
+    )
+    def let_go(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return self._confirmed(request, queryset, LET_GO)
+
+    @admin.action(permissions=["kill"], description=_("Mark selected messages dead"))
+    def kill(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return self._confirmed(request, queryset, KILL)
+
+    def has_kill_permission(self, request: HttpRequest) -> bool:
+        """Who may see and run the action "mark dead"."""
+        return request.user.has_perm("django_outbox_lock.kill_outboxmessage")
+
+
+class HoldActions(ConfirmedActions):
+    """The action of the list of holds."""
+
+    actions = ("let_go",)
+
+    @admin.action(permissions=["requeue"], description=_("Let the selected keys go on"))
+    def let_go(self, request: HttpRequest, queryset: QuerySet[Any]) -> TemplateResponse | None:
+        return self._confirmed(request, queryset, LET_HOLDS_GO)

@@ -12,14 +12,15 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_outbox_lock.admin import databases, shown
-from django_outbox_lock.admin.base import ReadOnlyAdmin
+from django_outbox_lock.admin.actions import HoldActions
+from django_outbox_lock.admin.base import ReadOnlyAdmin, outside_transactions
 from django_outbox_lock.admin.filters import DatabaseFilter
 from django_outbox_lock.models import Hold, OutboxMessage, TopicState
-from django_outbox_lock.querysets.topics import NOBODY
+from django_outbox_lock.querysets.freeing import NOBODY
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
-    from django.http import HttpRequest
+    from django.http import HttpRequest, HttpResponse
 
 _BADGES = {
     TopicState.Breaker.CLOSED: "good",
@@ -29,11 +30,17 @@ _BADGES = {
 
 
 @admin.register(Hold)
-class HoldAdmin(ReadOnlyAdmin):
+class HoldAdmin(HoldActions, ReadOnlyAdmin):
     list_display = ("topic", "key", "shown_head", "shown_state", "shown_since", "shown_reason")
     fields = list_display
     list_display_links = None
     list_filter = (DatabaseFilter,)
+
+    @outside_transactions
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        return super().changelist_view(request, extra_context)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """With a few columns of the head, looked up by its id."""
@@ -60,7 +67,7 @@ class HoldAdmin(ReadOnlyAdmin):
         if hold.head_id == NOBODY:
             return gettext("gone: the key is let go")
         if hold.head_state is None:
-            gone = gettext("%(id)s, which was deleted: nothing lets the key go")
+            gone = gettext("%(id)s, which was deleted: let the key go on")
             return gone % {"id": hold.head_id}
         name = f"{self.admin_site.name}:{self.opts.app_label}_outboxmessage_change"
         url = reverse(name, args=[hold.head_id], query={databases.USING_VAR: hold.using})

@@ -25,7 +25,7 @@ _EMPTY = Func(template="''", output_field=CharField())
 
 
 class OperatorVerbs(models.QuerySet[Any]):
-    """Requeue and mark dead. The order of writing is kept: the oldest are changed first.
+    """Requeue, mark dead, let a key go. The order of writing is kept: the oldest are changed first.
 
     Each batch of 1,000 is one conditional UPDATE and commits by itself, unless the caller has a
     transaction open: what a sweeper decided meanwhile is never undone, and no sweeper waits long.
@@ -47,13 +47,28 @@ class OperatorVerbs(models.QuerySet[Any]):
     def kill(self, reason: str = BY_OPERATOR, *, limit: int | None = None) -> int:
         """Make the outstanding ones of these rows dead, at most ``limit``; returns how many.
 
-        A head that held its key goes on holding it, unless the policy of its topic is to skip.
+        A head that held its key goes on holding it, unless the policy of its topic is to skip:
+        ``let_go`` ends that.
         """
         rows = self._where_written()
         return sum(
             rows._kill(ids, reason)  # noqa: SLF001
             for ids in rows._batches(OUTSTANDING, limit)  # noqa: SLF001
         )
+
+    def holding(self) -> Self:
+        """The dead ones of these rows behind which their key waits."""
+        return self.filter(state=DEAD, pk__in=self._holds().values("head_id"))
+
+    def let_go(self, *, limit: int | None = None) -> int:
+        """Let the keys go on that the dead ones of these rows hold; those rows stay dead.
+
+        At most ``limit`` keys; returns how many. The messages behind each come back to be sent, a
+        page at a time, in order: later ones of a key overtake the dead one for good.
+        """
+        rows = self._where_written()
+        dead = rows.filter(state=DEAD).order_by().values("pk")
+        return int(rows._holds().filter(head_id__in=dead).let_keys_go(limit=limit))  # noqa: SLF001
 
     def _where_written(self) -> Any:
         """These rows on the alias that is written to: a router may send reads to a replica."""
@@ -71,10 +86,11 @@ class OperatorVerbs(models.QuerySet[Any]):
 
     def _requeue(self, ids: Sequence[int]) -> int:
         rows = self._rows(ids, DEAD)
-        return self._repeated(
+        return repeated(
+            self.db,
             lambda: rows.update(
                 state=OUTSTANDING, due_at=ServerTime(), settled_at=None, attempts=0, dead_reason=""
-            )
+            ),
         )
 
     def _kill(self, ids: Sequence[int], reason: str) -> int:
@@ -92,7 +108,7 @@ class OperatorVerbs(models.QuerySet[Any]):
                     dead_reason=reason[:100] or BY_OPERATOR,
                 )
 
-        return self._repeated(change)
+        return repeated(self.db, change)
 
     def _skipped(self, ids: Sequence[int]) -> list[int]:
         """Those that hold their key and whose policy is to let the later ones go."""
@@ -107,20 +123,21 @@ class OperatorVerbs(models.QuerySet[Any]):
     def _fresh(self) -> Any:
         return self.model.objects.using(self.db)
 
-    def _repeated(self, change: Callable[[], Any]) -> int:
-        """Try again what a deadlock with a sweeper, or a lock that came too late, has undone."""
-        tries = 1 if connections[self.db].in_atomic_block else _TRIES
-        for _ in range(tries - 1):
-            try:
-                return int(change())
-            except DatabaseError as error:
-                if not dberrors.is_transient(error):
-                    raise
-        return int(change())
-
     def _holds(self) -> Any:
         hold: Any = apps.get_model("django_outbox_lock", "Hold")
         return hold.objects.using(self.db)
+
+
+def repeated(using: str, change: Callable[[], Any]) -> int:
+    """Try again what a deadlock with a sweeper, or a lock that came too late, has undone."""
+    tries = 1 if connections[using].in_atomic_block else _TRIES
+    for _ in range(tries - 1):
+        try:
+            return int(change())
+        except DatabaseError as error:
+            if not dberrors.is_transient(error):
+                raise
+    return int(change())
 
 
 def _skips(topics: Any, topic: str) -> bool:

@@ -11,12 +11,11 @@ from django.utils import timezone
 
 from django_outbox_lock.clock import ServerTime
 from django_outbox_lock.querysets.dialect import InNumbers, upsert_each
+from django_outbox_lock.querysets.freeing import NOBODY, FreeingVerbs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# The head of a hold that is to end: its parked rows may come back.
-NOBODY = 0
 # Of the 200 UTF-16 code units that the column has everywhere.
 REASON = 100
 
@@ -30,7 +29,7 @@ class NewHold:
     reason: str
 
 
-class HoldQuerySet(models.QuerySet[Any]):
+class HoldQuerySet(FreeingVerbs):
     """Verbs of holds."""
 
     def begin(self, holds: Sequence[NewHold]) -> None:

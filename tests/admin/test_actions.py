@@ -1,4 +1,4 @@
-"""Requeue and mark dead from the list."""
+"""Requeue, mark dead and let keys go from the lists."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import resolve
 
 from django_outbox_lock.admin import actions
-from django_outbox_lock.models import OutboxMessage
+from django_outbox_lock.models import Hold, OutboxMessage
 from tests.admin.conftest import url_of
-from tests.factories import OutboxMessageFactory
+from tests.factories import HoldFactory, OutboxMessageFactory
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -28,14 +28,20 @@ STATE = OutboxMessage.State
 
 
 def choose(
-    client: Client, action: str, ids: list[int], *, across: bool = False, **query: Any
+    client: Client,
+    action: str,
+    ids: list[int],
+    *,
+    across: bool = False,
+    model: str = "outboxmessage",
+    **query: Any,
 ) -> Any:
     """What the list posts when an action is chosen."""
     data = {"action": action, "_selected_action": ids, "index": "0", "select_across": int(across)}
-    return client.post(url_of("outboxmessage", **query), data)
+    return client.post(url_of(model, **query), data)
 
 
-def confirm(client: Client, response: Any, **query: Any) -> Any:
+def confirm(client: Client, response: Any, model: str = "outboxmessage", **query: Any) -> Any:
     """What the confirmation page posts."""
     context = response.context
     data = {
@@ -45,7 +51,7 @@ def confirm(client: Client, response: Any, **query: Any) -> Any:
         "up_to": context["up_to"],
         "confirmed": "yes",
     }
-    return client.post(url_of("outboxmessage", **query), data)
+    return client.post(url_of(model, **query), data)
 
 
 def said(response: Any) -> list[str]:
@@ -171,14 +177,78 @@ def test_beyond_the_limit_the_oldest_are_changed_and_the_rest_is_told(
     client = log_in("view_outboxmessage", "requeue_outboxmessage")
     rows = dead(3)
     asked = choose(client, "requeue", [rows[-1].pk], across=True)
-    assert "More than 2 of the selected messages" in asked.content.decode()
+    assert "More than 2 of the selected outbox messages" in asked.content.decode()
     done = confirm(client, asked)
     assert len(said(done)) == 2
     left = OutboxMessage.objects.filter(state=STATE.DEAD).values_list("pk", flat=True)
     assert list(left) == [max(row.pk for row in rows)]
 
 
-@pytest.mark.parametrize("model", ["outboxmessage", "lock"])
+def held(count: int) -> list[OutboxMessage]:
+    """Dead messages, each at the head of its key."""
+    heads = [OutboxMessageFactory.create(key=f"S-{number}", dead=True) for number in range(count)]
+    for head in heads:
+        HoldFactory.create(order_key=head.order_key, head_id=head.pk)
+    return heads
+
+
+def test_the_keys_of_all_dead_heads_are_let_go(log_in: LogIn) -> None:
+    client = log_in("view_outboxmessage", "requeue_outboxmessage")
+    rows = held(3)
+    dead(1)
+    asked = choose(client, "let_go", [rows[0].pk], across=True, state="dead")
+    assert "3 keys are to go on without their dead messages." in asked.content.decode()
+    done = confirm(client, asked, state="dead")
+    assert said(done) == ["3 keys go on: the sweeper sends what waited."]
+    assert set(Hold.objects.values_list("head_id", flat=True)) == {0}
+    assert OutboxMessage.objects.filter(state=STATE.DEAD).count() == 4
+    entry = LogEntry.objects.get()
+    assert entry.change_message == "Let the key go. 3 messages; state=dead."
+
+
+def test_one_key_is_let_go_and_its_message_remembers_it(log_in: LogIn) -> None:
+    client = log_in("view_outboxmessage", "requeue_outboxmessage")
+    (head,) = held(1)
+    asked = choose(client, "let_go", [head.pk])
+    assert "1 key is to go on without its dead message." in asked.content.decode()
+    assert said(confirm(client, asked)) == ["1 key goes on: the sweeper sends what waited."]
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.change_message) == (str(head.pk), "Let the key go.")
+
+
+def test_a_dead_message_that_holds_nothing_is_told(log_in: LogIn) -> None:
+    client = log_in("view_outboxmessage", "requeue_outboxmessage")
+    response = choose(client, "let_go", [dead(1)[0].pk])
+    assert "None of the selected messages is dead and holds its key" in said(response)[0]
+
+
+def test_holds_are_let_go_from_their_own_list(log_in: LogIn) -> None:
+    client = log_in("view_hold", "requeue_outboxmessage")
+    held(1)
+    HoldFactory.create(head_id=2**40)  # its row does not exist
+    waiting = OutboxMessageFactory.create(key="S-9")
+    kept = HoldFactory.create(order_key=waiting.order_key, head_id=waiting.pk)
+    asked = choose(client, "let_go", [kept.pk], across=True, model="hold")
+    assert "2 keys are to go on" in asked.content.decode()
+    done = confirm(client, asked, model="hold")
+    assert said(done) == ["2 keys go on: the sweeper sends what waited."]
+    assert list(Hold.objects.order_by("pk").values_list("head_id", flat=True)) == [0, 0, waiting.pk]
+    assert LogEntry.objects.get().change_message == "Let the key go. 2 keys; no filter."
+    response = choose(client, "let_go", [kept.pk], model="hold")
+    assert "None of the selected holds" in said(response)[-1]
+
+
+@pytest.mark.parametrize("model", ["outboxmessage", "hold"])
+def test_without_the_permission_no_key_is_let_go(log_in: LogIn, model: str) -> None:
+    client = log_in(f"view_{model}", "kill_outboxmessage")
+    (head,) = held(1)
+    row = head if model == "outboxmessage" else Hold.objects.get()
+    data = {"action": "let_go", "_selected_action": [row.pk], "confirmed": "yes", "up_to": row.pk}
+    client.post(url_of(model), data)
+    assert Hold.objects.get().head_id == head.pk
+
+
+@pytest.mark.parametrize("model", ["outboxmessage", "hold", "lock"])
 def test_with_atomic_requests_each_batch_commits_by_itself(model: str) -> None:
     """Else a fenced holder could be ended before its bump is durable."""
     view: Any = resolve(url_of(model)).func

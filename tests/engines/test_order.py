@@ -305,6 +305,19 @@ def test_a_hold_that_an_operator_ends_lets_the_followers_go(outbox: Outbox) -> N
     assert not Hold.objects.exists()
 
 
+def test_followers_of_a_dead_head_that_is_let_go_come_back_in_order(outbox: Outbox) -> None:
+    outbox.write("a1", *range(9), key="a")
+    outbox.behave = failing("a1", outcome=Rejected("never"))
+    sweeper = outbox.sweeper(batch_size=4)
+    for _ in range(3):
+        sweeper.tick()
+    assert OutboxMessage.objects.all().let_go() == 1
+    sweeper.tick()
+    assert outbox.sent == list(range(9))
+    assert outbox.states()["a1"] == DEAD
+    assert not Hold.objects.exists()
+
+
 @pytest.mark.parametrize("policy", ["hold", "skip"])
 def test_a_head_killed_before_it_failed_holds_nobody(outbox: Outbox, policy: str) -> None:
     """It held nothing when the operator gave it up; a hold behind it would never end."""

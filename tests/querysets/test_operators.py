@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_outbox_lock import dberrors
 from django_outbox_lock.models import Hold, OutboxMessage
-from django_outbox_lock.querysets import operators
+from django_outbox_lock.querysets import HoldQuerySet, freeing, operators
 from django_outbox_lock.querysets.dialect import BelowEach
 from django_outbox_lock.querysets.parking import behind_key
 from tests.factories import HoldFactory, OutboxMessageFactory, now
@@ -151,6 +151,70 @@ def test_where_the_policy_is_to_skip_a_killed_head_lets_its_key_go() -> None:
     assert list(Hold.objects.order_by("pk").values_list("head_id", flat=True)) == [0, kept.pk]
 
 
+def held(key: str, **columns: Any) -> OutboxMessage:
+    """A head with its hold."""
+    head: OutboxMessage = OutboxMessageFactory.create(key=key, **columns)
+    HoldFactory.create(order_key=head.order_key, head_id=head.pk)
+    return head
+
+
+def heads() -> list[int]:
+    return list(Hold.objects.order_by("pk").values_list("head_id", flat=True))
+
+
+def test_a_dead_head_is_let_go_and_stays_dead() -> None:
+    head, other = held("S-1", dead=True), held("S-2", dead=True)
+    OutboxMessageFactory.create(key="S-3", dead=True)
+    rows = OutboxMessage.objects.filter(pk__lt=other.pk)
+    assert list(OutboxMessage.objects.all().holding().order_by("pk")) == [head, other]
+    assert rows.let_go() == 1
+    assert heads() == [0, other.pk]
+    head.refresh_from_db()
+    assert head.state == STATE.DEAD
+    assert rows.let_go() == 0
+
+
+def test_a_head_that_is_still_to_be_sent_is_not_let_go() -> None:
+    """It would be the head again at once, and its next failure burn nothing but time."""
+    head = held("S-1")
+    assert OutboxMessage.objects.all().let_go() == 0
+    assert Hold.objects.all().let_keys_go() == 0
+    assert heads() == [head.pk]
+
+
+def test_a_head_that_was_requeued_meanwhile_goes_on_holding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head = held("S-1", dead=True)
+    free = HoldQuerySet._free
+
+    def requeued_first(self: Any, found: Any) -> int:
+        OutboxMessage.objects.requeue()
+        return free(self, found)
+
+    monkeypatch.setattr(HoldQuerySet, "_free", requeued_first)
+    assert OutboxMessage.objects.all().let_go() == 0
+    assert heads() == [head.pk]
+
+
+def test_a_hold_whose_head_is_gone_is_let_go() -> None:
+    kept = held("S-1")
+    HoldFactory.create(head_id=kept.pk + 1000)
+    HoldFactory.create(head_id=0)
+    assert Hold.objects.all().stuck().count() == 1
+    assert Hold.objects.all().let_keys_go() == 1
+    assert heads() == [kept.pk, 0, 0]
+
+
+def test_keys_are_let_go_in_batches_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freeing, "BATCH", 2)
+    rows = [held(f"S-{number}", dead=True) for number in range(6)]
+    with CaptureQueriesContext(connection) as captured:
+        assert OutboxMessage.objects.all().let_go(limit=5) == 5
+    assert len(updates(captured)) == 3
+    assert heads() == [0, 0, 0, 0, 0, rows[-1].pk]
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(("failures", "done"), [(2, True), (9, False)])
 def test_a_deadlock_is_tried_again(
@@ -210,9 +274,9 @@ class Replica:
         return "default"
 
 
-@pytest.mark.parametrize("verb", ["requeue", "kill"])
+@pytest.mark.parametrize("verb", ["requeue", "kill", "let_go"])
 def test_case_089_verbs_go_where_the_writes_go(verb: str) -> None:
     """Case 089: what is read leads to a write, so it is read where it is written."""
-    message = OutboxMessageFactory.create(dead=verb == "requeue")
+    message = held("S-1", dead=verb != "kill")
     with override_settings(DATABASE_ROUTERS=[f"{__name__}.Replica"]):
         assert getattr(OutboxMessage.objects.filter(pk=message.pk), verb)() == 1
