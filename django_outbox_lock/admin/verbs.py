@@ -47,7 +47,8 @@ REQUEUE = Verb(
     ),
     none=_("None of the selected messages is dead: there is nothing to requeue."),
     effect=_(
-        "They become due now with all attempts left, and the sweeper sends them. "
+        "They become due now with all attempts left, and the sweeper sends them, also those that "
+        "have expired: an expiry that has passed is removed. "
         "A dead message may have arrived after all: consumers that use the processing log "
         "notice a second delivery."
     ),

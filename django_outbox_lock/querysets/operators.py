@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from django.apps import apps
 from django.db import DatabaseError, connections, models, transaction
-from django.db.models import CharField, Func
+from django.db.models import Case, CharField, F, Func, When
 
 from django_outbox_lock import conf, dberrors
 from django_outbox_lock.clock import ServerTime
@@ -22,6 +22,7 @@ BATCH = 1000
 _TRIES = 5
 # A literal, as in the condition of the index: a plan without parameters matches it.
 _EMPTY = Func(template="''", output_field=CharField())
+_UNEXPIRED = Case(When(expires_at__gt=ServerTime(), then=F("expires_at")), default=None)
 
 
 class OperatorVerbs(models.QuerySet[Any]):
@@ -38,8 +39,9 @@ class OperatorVerbs(models.QuerySet[Any]):
     def requeue(self, *, limit: int | None = None) -> int:
         """Make the dead ones of these rows outstanding and due now, with all attempts left.
 
-        At most ``limit``; returns how many. A head that held its key stays its head: it alone may
-        be sent, and the later messages of the key stay parked until it is gone.
+        At most ``limit``; returns how many. An ``expires_at`` that has passed is cleared: it is
+        asked for now. A head that held its key stays its head: it alone may be sent, and the later
+        messages of the key stay parked until it is gone.
         """
         rows = self._where_written()
         return sum(rows._requeue(ids) for ids in rows._batches(DEAD, limit))  # noqa: SLF001
@@ -89,7 +91,12 @@ class OperatorVerbs(models.QuerySet[Any]):
         return repeated(
             self.db,
             lambda: rows.update(
-                state=OUTSTANDING, due_at=ServerTime(), settled_at=None, attempts=0, dead_reason=""
+                state=OUTSTANDING,
+                due_at=ServerTime(),
+                expires_at=_UNEXPIRED,
+                settled_at=None,
+                attempts=0,
+                dead_reason="",
             ),
         )
 

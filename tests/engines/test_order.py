@@ -180,6 +180,16 @@ def test_an_expired_message_dies_and_holds_nobody(outbox: Outbox) -> None:
     assert not Hold.objects.exists()
 
 
+def test_an_expired_message_that_is_requeued_is_sent(outbox: Outbox) -> None:
+    outbox.write("a1", key="a", expires_at=timezone.now() - dt.timedelta(seconds=60))
+    sweeper = outbox.sweeper()
+    sweeper.tick()
+    assert outbox.row("a1").dead_reason == "expired"
+    assert OutboxMessage.objects.requeue() == 1
+    sweeper.tick()
+    assert outbox.sent == ["a1"]
+
+
 def test_a_delayed_message_holds_the_later_ones_of_its_key(outbox: Outbox) -> None:
     outbox.write("a1", key="a", available_at=timezone.now() + dt.timedelta(hours=1))
     outbox.write("a2", key="a")

@@ -10,6 +10,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_outbox_lock import dberrors
+from django_outbox_lock.clock import SECOND
 from django_outbox_lock.models import Hold, OutboxMessage
 from django_outbox_lock.querysets import HoldQuerySet, freeing, operators
 from django_outbox_lock.querysets.dialect import BelowEach
@@ -44,6 +45,17 @@ def test_a_requeued_message_is_as_if_it_had_never_been_tried() -> None:
     assert (message.settled_at, message.dead_reason) == (None, "")
     assert before - 2_000_000 <= message.due_at <= now() + 2_000_000
     assert message.last_error == "the broker refuses it"
+
+
+def test_a_requeued_message_does_not_expire_again_at_once() -> None:
+    """What has passed is cleared; what is still to come stands."""
+    to_come = now() + 3600 * SECOND
+    OutboxMessageFactory.create(dead=True, expires_at=now() - SECOND)
+    OutboxMessageFactory.create(dead=True, expires_at=to_come)
+    OutboxMessageFactory.create(dead=True)
+    assert OutboxMessage.objects.requeue() == 3
+    expiries = OutboxMessage.objects.order_by("pk").values_list("expires_at", flat=True)
+    assert list(expiries) == [None, to_come, None]
 
 
 @pytest.mark.parametrize("columns", [{}, {"dispatched": True}])
