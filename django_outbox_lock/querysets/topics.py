@@ -79,6 +79,11 @@ class TopicStateQuerySet(models.QuerySet[Any]):
         """The topics whose state is not simply "closed, without failures"."""
         return self.exclude(Q(breaker="closed", failures=0, open_until=None, unroutable_since=None))
 
+    def waiting(self) -> Self:
+        """The topics whose messages wait: the circuit is not closed, no route, or paused."""
+        closed = Q(breaker="closed", unroutable_since=None, paused_at=None)
+        return self.exclude(closed).order_by("topic")
+
     def record(self, topics: Sequence[Mapping[str, Any]]) -> None:
         """Write what the breaker decided; ``open_in`` is in microseconds from the server's now."""
         connection = connections[self.db]

@@ -14,7 +14,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django_outbox_lock import LockLost, fence
 from django_outbox_lock.backends.locks.memory import MemoryLock
 from django_outbox_lock.locking import locks
-from django_outbox_lock.management.commands import _locks
+from django_outbox_lock.management.commands import _locks, _tables
 from django_outbox_lock.models import Lock
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_lists_who_holds_what(held: LockHandle) -> None:
     assert free is not None
     free.release()
     heading, first, second = outbox("locks").splitlines()
-    assert heading.split() == list(_locks.HEADINGS)
+    assert heading.split() == list(_tables.HEADINGS)
     assert first.split()[:4] == ["a-free-one", "free", "1", "last:"]
     assert second.split()[:3] == ["nightly-report", "held", str(held.token)]
     assert held.backend.label in second

@@ -10,20 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core.management.base import CommandError
 from django.core.serializers.json import DjangoJSONEncoder
-from django.utils import timezone
 
 from django_outbox_lock import fence
 from django_outbox_lock.conf import outbox_settings
-from django_outbox_lock.holder import Holder, LockState
 from django_outbox_lock.locking import locks
 from django_outbox_lock.management.commands._engine import refuse_missing_migrations
+from django_outbox_lock.management.commands._tables import holders_table
 from django_outbox_lock.management.commands._verb import Verb
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
-    from collections.abc import Sequence
-
-HEADINGS = ("RESOURCE", "STATE", "TOKEN", "HOLDER", "SINCE", "LEASE", "BACKEND")
 
 
 class LocksVerb(Verb):
@@ -89,7 +85,7 @@ class LocksVerb(Verb):
         holders = locks[self.database].holders()
         if as_json:
             return json.dumps([asdict(row) for row in holders], cls=DjangoJSONEncoder)
-        return _table([HEADINGS, *map(_row, holders)])
+        return holders_table(holders)
 
 
 def _operator() -> str:
@@ -97,32 +93,3 @@ def _operator() -> str:
         return f"{getpass.getuser()} (command line)"
     except (KeyError, OSError):  # a container without a passwd entry
         return "command line"
-
-
-def _row(holder: Holder) -> tuple[str, ...]:
-    who = f"{holder.host} pid {holder.pid or '?'} {holder.application}".strip()
-    return (
-        holder.resource,
-        holder.state.value,
-        str(holder.token),
-        f"last: {who}" if holder.state is LockState.FREE and holder.host else who,
-        f"{holder.acquired_at:%Y-%m-%d %H:%M:%S}" if holder.acquired_at else "-",
-        _lease(holder),
-        holder.backend,
-    )
-
-
-def _lease(holder: Holder) -> str:
-    if holder.state is LockState.FREE:
-        return "-"
-    if holder.expires_at is None:
-        return "session-bound"
-    return f"{(holder.expires_at - timezone.now()).total_seconds():+.0f} s"
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )

@@ -9,11 +9,13 @@ from django.core.management.base import BaseCommand
 from django_outbox_lock.management.commands._engine import plain_errors
 from django_outbox_lock.management.commands._locks import LocksVerb
 from django_outbox_lock.management.commands._provision import ProvisionVerb
+from django_outbox_lock.management.commands._requeue import RequeueVerb
+from django_outbox_lock.management.commands._status import StatusVerb
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-VERBS = (LocksVerb, ProvisionVerb)
+VERBS = (StatusVerb, RequeueVerb, LocksVerb, ProvisionVerb)
 
 
 class Command(BaseCommand):
