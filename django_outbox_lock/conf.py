@@ -102,6 +102,11 @@ def cached(function: Callable[[str], R]) -> Callable[[str], R]:
 def _read() -> dict[str, OutboxSettings]:
     outboxes = _mapping(getattr(settings, SETTING, {}), SETTING) or {DEFAULT_ALIAS: {}}
     for alias in outboxes:
+        if alias not in settings.DATABASES and alias in _SECTIONS:
+            raise InvalidSettings(
+                f"{SETTING}[{alias!r}]: the level of the database alias is missing; "
+                f"it belongs into {SETTING}[{DEFAULT_ALIAS!r}][{alias!r}]."
+            )
         if alias not in settings.DATABASES:
             raise InvalidSettings(f"{SETTING}[{alias!r}]: DATABASES has no alias {alias!r}.")
     return {alias: _outbox(alias, section) for alias, section in outboxes.items()}

@@ -112,6 +112,13 @@ def test_a_mistake_is_named_with_its_full_path(sections: dict[Any, Any], words: 
         (None, "OUTBOX_LOCK must be a dict, not NoneType."),
         ({"default": None}, "OUTBOX_LOCK['default'] must be a dict, not NoneType."),
         ({"nowhere": {}}, "OUTBOX_LOCK['nowhere']: DATABASES has no alias 'nowhere'."),
+        (
+            {"PUBLISHERS": {"default": {"BACKEND": "shop.Rabbit"}}},
+            (
+                "OUTBOX_LOCK['PUBLISHERS']: the level of the database alias is missing; "
+                "it belongs into OUTBOX_LOCK['default']['PUBLISHERS']."
+            ),
+        ),
         ({None: {}}, "OUTBOX_LOCK has a key that is no str: None."),
     ],
 )
