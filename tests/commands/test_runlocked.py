@@ -73,6 +73,21 @@ def test_the_exit_code_is_the_commands(run_manage: RunManage) -> None:
 
 
 @once
+def test_the_error_about_forgotten_dashes_names_them(run_manage: RunManage) -> None:
+    done = run_manage("runlocked", "nightly", "check", "--deploy", check=False)
+    assert done.returncode == 2
+    usage, error = done.stderr.strip().splitlines()
+    assert usage.startswith("usage: manage.py runlocked NAME [options] -- COMMAND ")
+    assert error.endswith("--deploy (the command and its options come after --)")
+
+
+@once
+def test_in_python_too_forgotten_dashes_are_named() -> None:
+    with pytest.raises(CommandError, match="come after --"):
+        call_command("runlocked", "nightly", "check", "--deploy")
+
+
+@once
 def test_busy_is_one_line_and_no_failure(run_manage: RunManage, somebody: LeaseTableLock) -> None:
     assert somebody.obtain("nightly")
     run = ("runlocked", "nightly", "--", "shell", "-c", "print('ran')")

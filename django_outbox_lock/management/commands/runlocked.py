@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
@@ -20,6 +20,7 @@ from django_outbox_lock.management.commands._engine import (
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
+    from collections.abc import Callable
 
 # The exit code for "try again later" (EX_TEMPFAIL), which a command hardly uses itself.
 LOST = 75
@@ -35,6 +36,9 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.usage = "%(prog)s NAME [options] -- COMMAND [arguments of COMMAND]"
+        # On the instance: the class is not for a command to choose.
+        parser.error = _with_hint(parser.error)  # type: ignore[assignment, method-assign]
         parser.add_argument("name", metavar="NAME", help="Name of the lock.")
         parser.add_argument(
             "command", metavar="COMMAND", nargs="+", help="The command and its arguments, after --."
@@ -105,3 +109,12 @@ class Command(BaseCommand):
         path = ["--pythonpath", options["pythonpath"]] if options["pythonpath"] else []
         command, *arguments = options["command"]
         return [*program(), command, *path, *arguments]
+
+
+def _with_hint(error: Callable[[str], NoReturn]) -> Callable[[str], NoReturn]:
+    """Name what is forgotten most: without it the command's options are taken for ours."""
+
+    def told(message: str) -> NoReturn:
+        error(f"{message} (the command and its options come after --)")
+
+    return told
