@@ -1,4 +1,4 @@
-"""A proxy before an echo, and connections to it that are closed in the end."""
+"""A proxy before an echo, connections to it that are closed in the end, and rooms of locks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import pytest
 
 from tests.chaos.echo import Echo
 from tests.chaos.proxy import Proxy
+from tests.locks.conftest import add_alias, make
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Connect = Callable[[], socket.socket]
+
+__all__ = ["add_alias", "connect", "echo", "make", "proxy"]
 
 
 @pytest.fixture

@@ -66,6 +66,10 @@ class Link:
         self.lost = True
         reset(self.near[1])
 
+    def forget(self) -> None:
+        """What was asked before is no part of a request that is watched for."""
+        self._tail = b""
+
     async def _forward(
         self,
         reader: asyncio.StreamReader,

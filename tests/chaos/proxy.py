@@ -202,8 +202,13 @@ class Proxy:
         return self._healing()
 
     def _arm(self, trap: Trap) -> None:
+        async def arm() -> None:
+            for link in self._links:
+                link.forget()
+            self._weather.trap = trap
+
         self._weather.struck.clear()
-        self._set(lambda weather: setattr(weather, "trap", trap))
+        self._run(arm())
 
     def _healing(self) -> AbstractContextManager[None]:
         return Healing(self.heal)
