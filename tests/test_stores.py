@@ -150,7 +150,8 @@ def test_the_lock_file_names_no_registry() -> None:
 def test_an_old_node_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(tmp_path / "node", "echo v18.20.4")
     program(tmp_path / "npm", "exit 1")
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(node, "_wheel", lambda: tmp_path)
     node._packages.cache_clear()
     try:
         reason = servers.get("dynalite").missing()
@@ -162,7 +163,8 @@ def test_an_old_node_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_a_failed_npm_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program(tmp_path / "node", "echo v20.0.0")
     program(tmp_path / "npm", "echo no such network >&2; exit 1")
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(node, "_wheel", lambda: tmp_path)
     monkeypatch.setattr("tests.servers.cache._root", lambda: tmp_path)
     node._packages.cache_clear()
     try:

