@@ -170,6 +170,8 @@ class Hold(models.Model):
     id = models.BigAutoField(primary_key=True)
     order_key = models.BigIntegerField(_("order key"), unique=True)
     head_id = models.BigIntegerField(_("head"))
+    # The head that an earlier message of the key has displaced: it holds again after that one.
+    later_head_id = models.BigIntegerField(_("later head"), null=True)
     since = models.DateTimeField(_("since"), default=timezone.now)
     reason = models.CharField(_("reason"), max_length=200, db_default="")
 

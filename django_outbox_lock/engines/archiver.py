@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
+
+from django.db.models import Q
 
 from django_outbox_lock import codec, conf, fence, handlers
 from django_outbox_lock.backends.archives.base import ArchiveRecord, BaseArchive
@@ -188,8 +191,11 @@ class Archiver(Engine):
         """Those of the dead letters that hold back no key."""
         if not ids:
             return []
-        heads = Hold.objects.using(self.using).filter(head_id__gte=ids[0], head_id__lte=ids[-1])
-        holding = set(heads.values_list("head_id", flat=True))
+        between = (ids[0], ids[-1])
+        holds = Hold.objects.using(self.using).filter(
+            Q(head_id__range=between) | Q(later_head_id__range=between)
+        )
+        holding = set(chain.from_iterable(holds.values_list("head_id", "later_head_id")))
         return [number for number in ids if number not in holding]
 
 

@@ -84,8 +84,10 @@ class Marker:
         messages = OutboxMessage.objects.using(self._using)
         changed = messages.mark_dispatched(record.sent) if record.sent else 0
         changed += messages.apply(record.changes) if record.changes else 0
-        if changed != (expected := len(record.sent) + len(record.changes)):
+        expected = len(record.sent) + len(record.changes)
+        if changed != expected:
             logger.info("%s of %s messages were changed meanwhile.", expected - changed, expected)
+        if changed != expected or record.has_heads_elsewhere():
             self._take_back_holds(record)
 
     def _take_back_holds(self, record: Record) -> None:

@@ -42,6 +42,11 @@ class Record:
     def __bool__(self) -> bool:
         return bool(self.sent or self.changes or self.circuits)
 
+    def has_heads_elsewhere(self) -> bool:
+        """Whether a new hold has a head that is not in the page: it may be settled meanwhile."""
+        changed = {change.id for change in self.changes}
+        return any(hold.head_id not in changed for hold in self.holds)
+
     def confirmed(self) -> Record:
         """Only what stays true whoever held the lock meanwhile: these were sent."""
         return Record(sent=self.sent, heads=[head for head in self.heads if head in self.sent])
@@ -131,7 +136,7 @@ class Bookkeeper:
     def _head(self, row: PageRow, change: Change) -> None:
         if row.order_key is not None and row.held_by != row.id:
             reason = change.dead_reason or change.error or ""
-            self._hold(NewHold(row.order_key, row.id, reason))
+            self._hold(NewHold(row.order_key, row.id, reason, row.later_head(row.id)))
 
     def _hold(self, hold: NewHold) -> None:
         """The earliest head of a key holds it."""

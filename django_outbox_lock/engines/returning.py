@@ -26,7 +26,8 @@ CANDIDATES = 100
 class _Step:
     messages: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
-    moved: tuple[int, int] | None = None
+    resumed: list[int] = field(default_factory=list)
+    moved: tuple[int, int, int | None] | None = None
     more: bool = False
 
 
@@ -123,18 +124,23 @@ class Returns:
 
     def _ending_holds(self, step: _Step) -> None:
         """End the holds whose parked rows all come back; the last may need another page."""
-        keys = list(self._holds.ending().values_list("order_key", flat=True)[: self._limit])
+        keys = self._holds.ending(self._limit)
         if not keys:
             return
-        parked = self._messages.parked_behind_keys(keys).values_list("id", "order_key")
+        parked = self._messages.parked_behind_keys(list(keys)).values_list("id", "order_key")
         rows = list(parked[: self._limit])
-        step.messages += [id_ for id_, _ in rows]
-        step.ended = keys
+        step.messages += [id_ for id_, key in rows if not _is_behind(id_, keys[key])]
+        over = list(keys)
         if len(rows) == self._limit:
             last_id, last_key = rows[-1]
-            step.ended = [key for key in keys if key < last_key]
-            step.moved = (last_key, last_id)
+            over = [key for key in keys if key < last_key]
+            if _is_behind(last_id, keys[last_key]):
+                over.append(last_key)
+            else:
+                step.moved = (last_key, last_id, keys[last_key])
             step.more = True
+        step.ended = [key for key in over if keys[key] is None]
+        step.resumed = [key for key in over if keys[key] is not None]
         step.more = step.more or len(keys) == self._limit
 
     def _write(self, step: _Step, now: int) -> None:
@@ -143,8 +149,14 @@ class Returns:
             self._topics.record([circuit.row() for circuit in circuits])
         if step.ended:
             self._holds.end(step.ended)
+        if step.resumed:
+            self._holds.resume(step.resumed)
         if step.moved:
             self._holds.move(*step.moved)
         if step.messages:
             self._messages.come_back(sorted(set(step.messages)))
         self._circuits.written(circuits, now)
+
+
+def _is_behind(message_id: int, dead_head: int | None) -> bool:
+    return dead_head is not None and message_id > dead_head

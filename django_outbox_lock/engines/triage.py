@@ -75,7 +75,8 @@ class Triage:
         assert row.order_key is not None
         if row.order_key not in self._plan.holds:
             reason = "an earlier message of the key is not due yet"
-            self._plan.holds[row.order_key] = NewHold(row.order_key, earlier, reason)
+            hold = NewHold(row.order_key, earlier, reason, row.later_head(earlier))
+            self._plan.holds[row.order_key] = hold
         self._park_behind_key(row)
 
     def _park_behind_key(self, row: PageRow) -> None:

@@ -68,6 +68,7 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("order_key", models.BigIntegerField(unique=True, verbose_name="order key")),
                 ("head_id", models.BigIntegerField(verbose_name="head")),
+                ("later_head_id", models.BigIntegerField(null=True, verbose_name="later head")),
                 (
                     "since",
                     models.DateTimeField(default=django.utils.timezone.now, verbose_name="since"),

@@ -197,23 +197,31 @@ def upsert_each(
     insert: Mapping[str, str],
     update: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
+    keep: Sequence[str] = (),
     params: Sequence[Any] = (),
 ) -> int:
     """Insert each of ``rows`` or, where ``unique`` is there already, set the columns ``update``.
 
-    ``insert`` maps every column to SQL over the table ``v`` of ``rows``, with ``params``.
+    The columns ``keep`` are set where they are NULL. ``insert`` maps every column to SQL over the
+    table ``v`` of ``rows``, with ``params``.
     """
-    chosen = dialect(connection)
+    chosen, name = dialect(connection), connection.ops.quote_name(table)
+
+    def assigned(value: str) -> str:
+        given = {c: value.format(column=c, own=insert[c]) for c in (*update, *keep)}
+        kept = {c: f"COALESCE({name}.{c}, {given[c]})" for c in keep}
+        return ", ".join(f"{column} = {sql}" for column, sql in {**given, **kept}.items())
+
     sql = chosen.upsert.format(
-        table=connection.ops.quote_name(table),
+        table=name,
         unique=unique,
         columns=", ".join(insert),
         select=", ".join(insert.values()),
         aliased=", ".join(f"{value} AS {column}" for column, value in insert.items()),
         source=chosen.table(columns),
-        excluded=", ".join(f"{column} = excluded.{column}" for column in update),
-        given=", ".join(f"{column} = {insert[column]}" for column in update),
-        merged=", ".join(f"{column} = s.{column}" for column in update),
+        excluded=assigned("excluded.{column}"),
+        given=assigned("{own}"),
+        merged=assigned("s.{column}"),
         merged_values=", ".join(f"s.{column}" for column in insert),
     )
     return _run(connection, sql, [*params, _json(rows)])

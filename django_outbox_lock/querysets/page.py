@@ -79,6 +79,10 @@ class PageRow(NamedTuple):
     held_by: int | None
     now: int
 
+    def later_head(self, head: int) -> int | None:
+        """The head that the key has so far, if that is a later one than ``head``."""
+        return self.held_by if self.held_by is not None and self.held_by > head else None
+
 
 class EarlierOfKey(Subquery):
     """Id of the previous outstanding row of the same key, None for the first one.

@@ -296,10 +296,13 @@ def test_prunes_dead_letters_but_no_head_that_holds() -> None:
     gone = OutboxMessageFactory.create(dead=True, settled_at=now() - 100 * HOUR)
     head = OutboxMessageFactory.create(dead=True, settled_at=now() - 100 * HOUR, key="k")
     young = OutboxMessageFactory.create(dead=True)
+    displaced = OutboxMessageFactory.create(dead=True, settled_at=now() - 100 * HOUR, key="l")
     HoldFactory.create(order_key=head.order_key, head_id=head.id)
+    HoldFactory.create(order_key=displaced.order_key, head_id=2**40, later_head_id=displaced.id)
     work = archiver(dead_minimum_age=dt.timedelta(hours=72))
     work.tick()
-    assert set(OutboxMessage.objects.values_list("id", flat=True)) == {head.id, young.id}
+    kept = {head.id, displaced.id, young.id}
+    assert set(OutboxMessage.objects.values_list("id", flat=True)) == kept
     assert work.tally.pruned_dead == 1
     assert gone.id
 

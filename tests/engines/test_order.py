@@ -315,6 +315,132 @@ def test_a_hold_that_an_operator_ends_lets_the_followers_go(outbox: Outbox) -> N
     assert not Hold.objects.exists()
 
 
+def late(outbox: Outbox, payload: Any, before: Any, key: str = "a") -> None:
+    """A message whose id was given earlier, and whose transaction commits only now."""
+    outbox.write(payload, key=key)
+    row, other = outbox.row(payload), outbox.row(before)
+    OutboxMessage.objects.filter(pk=row.pk).update(id=other.pk - 1)
+
+
+@pytest.mark.parametrize("batch_size", [3, 1000])
+def test_a_late_earlier_message_does_not_end_the_hold_of_a_dead_head(
+    outbox: Outbox, batch_size: int
+) -> None:
+    """It commits late, fails once, and is sent; those behind the dead one go on waiting."""
+    outbox.write("gap")
+    outbox.write("dead", "f1", "f2", "f3", "f4", key="a")
+    OutboxMessage.objects.filter(pk=outbox.row("gap").pk).delete()
+    outbox.behave = failing("dead", outcome=Rejected("never"))
+    sweeper = outbox.sweeper(batch_size=batch_size)
+    sweeper.tick()
+    late(outbox, "late", "dead")
+    outbox.behave = failing("late")
+    sweeper.tick()
+    assert outbox.hold().head_id == outbox.row("late").pk
+    outbox.behave = None
+    outbox.make_due()
+    for _ in range(3):
+        sweeper.tick()
+    assert outbox.sent == ["late"]
+    assert outbox.hold().head_id == outbox.row("dead").pk
+    assert outbox.parked() == ["f1", "f2", "f3", "f4"]
+    assert OutboxMessage.objects.all().let_go() == 1
+    sweeper.tick()
+    assert outbox.sent == ["late", "f1", "f2", "f3", "f4"]
+    assert not Hold.objects.exists()
+
+
+@pytest.mark.parametrize("batch_size", [2, 1000])
+def test_what_waits_between_two_heads_goes_when_the_earlier_one_is_sent(
+    outbox: Outbox, batch_size: int
+) -> None:
+    """Requeued messages that had been overtaken, before a later one that is dead and holds."""
+    outbox.write("a1", "a2", "a3", "dead", "after", key="a")
+    outbox.behave = failing("a1", "a2", "a3", "dead", outcome=Rejected("never"))
+    sweeper = outbox.sweeper(batch_size=batch_size)
+    for _ in range(3):
+        sweeper.tick()
+        OutboxMessage.objects.all().let_go()
+    sweeper.tick()
+    assert outbox.hold().head_id == outbox.row("dead").pk
+    OutboxMessage.objects.filter(pk__lt=outbox.row("dead").pk).requeue()
+    outbox.behave = failing("a1")
+    sweeper.tick()
+    outbox.behave = None
+    outbox.make_due()
+    for _ in range(3):
+        sweeper.tick()
+    assert outbox.sent == ["a1", "a2", "a3"]
+    assert outbox.hold().head_id == outbox.row("dead").pk
+    assert outbox.parked() == ["after"]
+    OutboxMessage.objects.requeue()
+    sweeper.tick()
+    assert outbox.sent == ["a1", "a2", "a3", "dead", "after"]
+    assert not Hold.objects.exists()
+
+
+def test_a_displaced_head_that_is_requeued_comes_after_the_earlier_one(outbox: Outbox) -> None:
+    outbox.write("gap")
+    outbox.write("dead", "after", key="a")
+    OutboxMessage.objects.filter(pk=outbox.row("gap").pk).delete()
+    outbox.behave = failing("dead", outcome=Rejected("never"))
+    sweeper = outbox.sweeper()
+    sweeper.tick()
+    late(outbox, "late", "dead")
+    outbox.behave = failing("late")
+    sweeper.tick()
+    OutboxMessage.objects.requeue()
+    sweeper.tick()
+    assert outbox.parked() == ["dead", "after"]
+    outbox.behave = None
+    outbox.make_due()
+    sweeper.tick()
+    assert outbox.sent == ["late", "dead", "after"]
+    assert not Hold.objects.exists()
+
+
+def test_a_displaced_head_that_is_killed_where_the_policy_is_to_skip_never_holds_again(
+    outbox: Outbox,
+) -> None:
+    outbox.configure(TOPICS={"*": {"dead_head": "skip"}})
+    outbox.write("gap")
+    outbox.write("second", "after", key="a")
+    OutboxMessage.objects.filter(pk=outbox.row("gap").pk).delete()
+    outbox.behave = failing("late", "second")
+    sweeper = outbox.sweeper()
+    sweeper.tick()
+    late(outbox, "late", "second")
+    sweeper.tick()
+    assert outbox.hold().head_id == outbox.row("late").pk
+    OutboxMessage.objects.filter(pk=outbox.row("second").pk).kill()
+    outbox.behave = None
+    outbox.make_due()
+    sweeper.tick()
+    assert outbox.sent == ["late", "after"]
+    assert not Hold.objects.exists()
+
+
+@pytest.mark.parametrize("policy", ["hold", "skip"])
+def test_a_delayed_head_killed_before_anything_waited_for_it_holds_nobody(
+    outbox: Outbox, policy: str
+) -> None:
+    """It is not in the page, so the write of the page has no row of it to miss."""
+    outbox.configure(TOPICS={"*": {"dead_head": policy}})
+    outbox.write("a1", key="a", available_at=timezone.now() + dt.timedelta(hours=1))
+    outbox.write("a2", key="a")
+    outbox.write("b1", key="b")
+
+    def killed_meanwhile(envelope: Envelope) -> Any:
+        OutboxMessage.objects.filter(pk=outbox.row("a1").pk).kill()
+
+    outbox.behave = killed_meanwhile
+    sweeper = outbox.sweeper()
+    sweeper.tick()
+    sweeper.tick()
+    assert outbox.sent == ["b1", "a2"]
+    assert not Hold.objects.exists()
+
+
 def test_followers_of_a_dead_head_that_is_let_go_come_back_in_order(outbox: Outbox) -> None:
     outbox.write("a1", *range(9), key="a")
     outbox.behave = failing("a1", outcome=Rejected("never"))

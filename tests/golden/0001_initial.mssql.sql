@@ -5,7 +5,7 @@ CREATE TABLE [django_outbox_lock_archivedmessage] ([message_id] char(32) NOT NUL
 --
 -- Create model Hold
 --
-CREATE TABLE [django_outbox_lock_hold] ([id] bigint NOT NULL PRIMARY KEY IDENTITY (1, 1), [order_key] bigint NOT NULL UNIQUE, [head_id] bigint NOT NULL, [since] datetimeoffset NOT NULL, [reason] nvarchar(200) DEFAULT '' NOT NULL);
+CREATE TABLE [django_outbox_lock_hold] ([id] bigint NOT NULL PRIMARY KEY IDENTITY (1, 1), [order_key] bigint NOT NULL UNIQUE, [head_id] bigint NOT NULL, [later_head_id] bigint NULL, [since] datetimeoffset NOT NULL, [reason] nvarchar(200) DEFAULT '' NOT NULL);
 --
 -- Create model Lock
 --

@@ -130,14 +130,29 @@ def test_a_hold_begins_gets_another_head_and_ends() -> None:
     assert (again.pk, again.head_id, again.since) == (hold.pk, 5, hold.since)
     assert Hold.objects.let_go([7, 8]) == 0
     assert Hold.objects.let_go([5]) == 1
-    assert list(Hold.objects.ending()) == [again]
-    Hold.objects.move(key, 6)
+    assert Hold.objects.ending(10) == {key: None}
+    Hold.objects.move(key, 6, None)
     assert Hold.objects.get(order_key=key).head_id == 6
     Hold.objects.end([key, other])
     assert Hold.objects.count() == 2  # neither is ending
     Hold.objects.let_go([6])
     Hold.objects.end([key])
     assert Hold.objects.get().order_key == other
+
+
+def test_a_displaced_head_is_kept_if_it_is_dead_and_holds_again() -> None:
+    dead = factories.OutboxMessageFactory.create(key="a", dead=True).pk
+    waiting = factories.OutboxMessageFactory.create(key="b").pk
+    Hold.objects.begin([NewHold(1, dead, ""), NewHold(2, waiting, "")])
+    Hold.objects.begin([NewHold(1, 7, "", dead), NewHold(2, 8, "", waiting)])
+    Hold.objects.begin([NewHold(1, 5, "", 7)])
+    by_key = Hold.objects.order_by("order_key").values_list("head_id", "later_head_id")
+    assert list(by_key) == [(5, dead), (8, None)]
+    Hold.objects.let_go([5, 8])
+    assert Hold.objects.ending(10) == {1: dead, 2: None}
+    assert Hold.objects.ending(1) == {1: dead}
+    Hold.objects.resume([1])
+    assert list(by_key.all()) == [(dead, None), (0, None)]
 
 
 def test_a_topic_is_written_whole_and_by_the_servers_clock() -> None:
