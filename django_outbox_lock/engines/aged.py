@@ -87,7 +87,9 @@ class Aged:
     def _message_steps(self) -> Iterator[Step]:
         kept = [age for age in self._ages.values() if age is not None]
         after, youngest = 0, timezone.now() - min(kept)
-        while steps := archiving.walk(self._messages, after, STEPS):
+        dead = self._ages[OutboxMessage.State.DEAD]
+        rows = archiving.but_dead(self._messages, None if dead is None else dead.total_seconds())
+        while steps := archiving.walk(rows, after, STEPS):
             yield from filter(self._is_old, steps)
             _tell_of_damage(steps)
             # A row is settled after it was written: behind a stretch of rows that were all written

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from django.db import DataError
+from django.db.models import Q
 
-from django_outbox_lock.clock import ServerTime, to_datetime
+from django_outbox_lock.clock import SECOND, ServerTime, to_datetime
 from django_outbox_lock.querysets.dialect import InNumbers
 from django_outbox_lock.querysets.page import ByteLength
 
@@ -26,6 +27,7 @@ T = TypeVar("T")
 # What drivers and Django raise over a damaged value (of an id, a time) once the server has sent it.
 _DAMAGE = (DataError, ValueError, TypeError, AttributeError, OverflowError)
 DAMAGED = 0
+DEAD = 30
 
 
 class Step(NamedTuple):
@@ -68,6 +70,17 @@ class WholeRow(NamedTuple):
 
 
 Row = TypeVar("Row", Step, WholeRow)
+
+
+def but_dead(messages: QuerySet[Any], age: float | None) -> QuerySet[Any]:
+    """Without the dead that are younger than ``age`` seconds, or without all of them.
+
+    The server passes them over: reading a million that are kept took 8 s at each look.
+    """
+    kept = Q(state=DEAD)
+    if age is not None:
+        kept &= Q(settled_at__gt=ServerTime(-int(age * SECOND)))
+    return messages.exclude(kept)
 
 
 def walk(messages: QuerySet[Any], after: int, limit: int) -> list[Step]:

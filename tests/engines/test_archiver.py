@@ -14,6 +14,7 @@ from django.utils import timezone
 from django_outbox_lock import LockLost, Rejected, Sent
 from django_outbox_lock.backends.archives.base import BaseArchive
 from django_outbox_lock.clock import SECOND
+from django_outbox_lock.engines import aged
 from django_outbox_lock.engines.archiver import ArchiveFailed, Archiver
 from django_outbox_lock.exceptions import InvalidSettings
 from django_outbox_lock.locking import locks
@@ -290,6 +291,27 @@ def test_statements_of_a_batch_do_not_grow_with_it() -> None:
 
     archived(1)  # the registry's row and the lock's session are made once
     assert archived(10) == archived(50) > 0
+
+
+@pytest.mark.parametrize("age", [None, dt.timedelta(hours=72)])
+def test_kept_dead_letters_are_passed_over_by_the_server(
+    age: dt.timedelta | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 001 as well: one among them that is requeued and sent is found at the next look."""
+    monkeypatch.setattr(aged, "STEPS", 2)
+    rows = OutboxMessageFactory.create_batch(20, dead=True)
+    last = OutboxMessageFactory.create(dispatched=True, settled_at=now() - 100 * HOUR)
+    work = archiver(dead_minimum_age=age)
+    with CaptureQueriesContext(connection) as captured:
+        assert work.look()
+    assert len(captured) <= 2
+    work.tick()
+    assert not OutboxMessage.objects.filter(pk=last.pk).exists()
+    OutboxMessage.objects.filter(pk=rows[0].pk).requeue()
+    OutboxMessage.objects.mark_dispatched([rows[0].pk])
+    OutboxMessage.objects.filter(pk=rows[0].pk).update(settled_at=now() - 100 * HOUR)
+    work.tick()
+    assert OutboxMessage.objects.count() == 19
 
 
 def test_prunes_dead_letters_but_no_head_that_holds() -> None:
