@@ -51,7 +51,9 @@ def database_gives_up() -> None:
     """An error of the database in use that says: again, please."""
     if connection.vendor == "sqlite":
         with contextlib.closing(connections.create_connection("default")) as other:
-            other.settings_dict["OPTIONS"] = {"timeout": 0, "transaction_mode": "IMMEDIATE"}
+            # A copy: every connection of the alias shares the dictionary.
+            impatient = {"timeout": 0, "transaction_mode": "IMMEDIATE"}
+            other.settings_dict = {**other.settings_dict, "OPTIONS": impatient}
             other.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
     raised = {
         "postgresql": "DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40001'; END $$",
