@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from django.db import DataError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -46,6 +48,10 @@ _CONNECTION_LOST = _of(
     oracle=[28, 1012, 3113, 3114, 3135],
 )
 _TRANSACTION_ENDED = _of(mysql=[1213, 1020], mssql=[1205, 3960])
+# What the driver and Django raise over a value that the server has sent and nobody can read. SQLite
+# keeps whatever was written: a text that is not UTF-8 is no error of its own until it is read.
+_REFUSED = (DataError, ValueError, TypeError, AttributeError, OverflowError)
+_NO_TEXT = _of(sqlite=["no text"])
 _ODBC_NATIVE = re.compile(r"\((\d+)\) \(SQL\w+\)")
 
 
@@ -80,6 +86,11 @@ def is_connection_lost(error: BaseException) -> bool:
         source in {"sqlstate", "odbc"} and str(code).startswith("08")
         for source, code in _codes(error)
     )
+
+
+def is_undecodable(error: BaseException) -> bool:
+    """A value was read that is damaged; the connection and the other rows are well."""
+    return isinstance(error, _REFUSED) or _has(error, _NO_TEXT)
 
 
 def ends_transaction(error: BaseException) -> bool:
@@ -120,7 +131,10 @@ def _mysql(error: BaseException) -> Iterator[Code]:
 
 
 def _sqlite(error: BaseException) -> Iterator[Code]:
-    yield "sqlite", getattr(error, "sqlite_errorcode", None)
+    code = getattr(error, "sqlite_errorcode", None)
+    # The one operational error that the module raises by itself has no code of the library's.
+    told_by_module = code is None and type(error).__name__ == "OperationalError"
+    yield "sqlite", "no text" if told_by_module else code
 
 
 def _odbc(error: BaseException) -> Iterator[Code]:

@@ -102,3 +102,17 @@ def test_the_database_in_use_says_duplicate_key() -> None:
     with pytest.raises(IntegrityError) as caught, connection.cursor() as cursor:
         cursor.execute("UPDATE django_outbox_lock_hold SET head_id = NULL")
     assert kinds(caught.value) == set()
+
+
+def test_only_a_damaged_value_is_undecodable() -> None:
+    """Case 003: SQLite's module tells it without a code; what has one is about more than a row."""
+    damaged, missing = "SELECT CAST(x'ff' AS TEXT)", "SELECT * FROM nowhere"
+    with contextlib.closing(sqlite3.connect(":memory:")) as session:
+        for sql, expected in [(damaged, True), (missing, False)]:
+            with pytest.raises(sqlite3.OperationalError) as raised:
+                session.execute(sql).fetchall()
+            assert dberrors.is_undecodable(raised.value) is expected
+    with pytest.raises(sqlite3.ProgrammingError) as closed:
+        session.execute("SELECT 1")
+    assert not dberrors.is_undecodable(closed.value)
+    assert dberrors.is_undecodable(ValueError("badly formed hexadecimal UUID string"))

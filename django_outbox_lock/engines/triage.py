@@ -46,6 +46,8 @@ class Triage:
     def _place(self, row: PageRow, page: Page) -> None:
         if row.held_by is not None and row.id > row.held_by:
             self._park_behind_key(row)
+        elif row.id in page.errors:
+            self._place_decided(row, *_unreadable(page.errors[row.id]))
         elif (name := self._routing.name(row.topic)) is None:
             self._place_without_route(row)
         elif not self._circuits.closed(row.topic) and not self._may_probe(row):
@@ -59,11 +61,16 @@ class Triage:
     def _place_without_route(self, row: PageRow) -> None:
         if self._circuits.wait_for_route(row.topic, row.id, row.now):
             self._plan.parked.append((row, behind_topic(row.topic)))
-        elif row.earlier is not None and row.earlier not in self._accepted:
+        else:
+            self._place_decided(row, Rejected(NO_ROUTE), "without a route")
+
+    def _place_decided(self, row: PageRow, outcome: Rejected, dead_reason: str) -> None:
+        """Nobody is asked about it, but it must not die before its turn in the key's order."""
+        if row.earlier is not None and row.earlier not in self._accepted:
             self._hold(row, row.earlier)
         else:
             chain = self._accept(row, None)
-            chain.items.append(Item(row, chain, None, Rejected(NO_ROUTE), "without a route"))
+            chain.items.append(Item(row, chain, None, outcome, dead_reason))
 
     def _may_probe(self, row: PageRow) -> bool:
         circuit = self._circuits.known(row.topic)
@@ -104,18 +111,17 @@ class Triage:
 
 
 def _item(row: PageRow, chain: Chain, page: Page) -> Item:
-    if row.id in page.errors:
-        return _unreadable(row, chain, page.errors[row.id])
-    if row.expires_at is not None and row.expires_at <= row.now:
-        return Item(row, chain, None, Expired("The message expired before it was sent."), "expired")
     try:
+        if row.expires_at is not None and row.expires_at <= row.now:
+            expired = Expired("The message expired before it was sent.")
+            return Item(row, chain, None, expired, "expired")
         return Item(row, chain, envelope(row, page.bodies.get(row.id)))
     except (ValueError, TypeError) as error:
-        return _unreadable(row, chain, describe(error))
+        return Item(row, chain, None, *_unreadable(describe(error)))
 
 
-def _unreadable(row: PageRow, chain: Chain, error: str) -> Item:
-    return Item(row, chain, None, Rejected(f"The row cannot be read: {error}"), "unreadable")
+def _unreadable(error: str) -> tuple[Rejected, str]:
+    return Rejected(f"The row cannot be read: {error}"), "unreadable"
 
 
 def envelope(row: PageRow, body: bytes | None) -> Envelope:

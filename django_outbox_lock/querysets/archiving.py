@@ -6,17 +6,17 @@ written in the order of their ids, and a row is settled after it was written.
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from django.db import DataError
 from django.db.models import Q
 
 from django_outbox_lock.clock import SECOND, ServerTime, to_datetime
+from django_outbox_lock.dberrors import is_undecodable
 from django_outbox_lock.querysets.dialect import InNumbers
 from django_outbox_lock.querysets.page import ByteLength
 
 if TYPE_CHECKING:
-    import datetime as dt
     import uuid
     from collections.abc import Callable, Sequence
 
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What drivers and Django raise over a damaged value (of an id, a time) once the server has sent it.
-_DAMAGE = (DataError, ValueError, TypeError, AttributeError, OverflowError)
 DAMAGED = 0
+_NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 DEAD = 30
 
 
@@ -69,7 +68,7 @@ class WholeRow(NamedTuple):
     settled_at: int
 
 
-Row = TypeVar("Row", Step, WholeRow)
+Row = TypeVar("Row", Step, LogStep, WholeRow)
 
 
 def but_dead(messages: QuerySet[Any], age: float | None) -> QuerySet[Any]:
@@ -85,16 +84,26 @@ def but_dead(messages: QuerySet[Any], age: float | None) -> QuerySet[Any]:
 
 def walk(messages: QuerySet[Any], after: int, limit: int) -> list[Step]:
     """The next ``limit`` rows behind the id ``after``, without their bodies."""
-    rows = messages.filter(id__gt=after).order_by("id")
-    told = rows.annotate(size=ByteLength("body"), now=ServerTime()).values_list(*Step._fields)
-    try:
-        return [_made(Step, row) for row in told[:limit]]
-    except _DAMAGE:
-        ids = list(rows.values_list("id", flat=True)[:limit])
-    found, damaged = salvaged(
-        ids, lambda some: [_made(Step, row) for row in told.filter(InNumbers("id", some))]
-    )
+    told = messages.annotate(size=ByteLength("body"), now=ServerTime())
+    found, damaged = _passed(told, Step, after, limit)
     return sorted(found + [Step(id_, DAMAGED, None, to_datetime(0), 0, 0) for id_ in damaged])
+
+
+def _passed(
+    told: QuerySet[Any], kind: type[Row], after: int, limit: int
+) -> tuple[list[Row], list[int]]:
+    """The next rows as ``kind``, and the ids of those that cannot be read."""
+    rows = told.filter(id__gt=after).order_by("id")
+    values = rows.values_list(*kind._fields)
+    try:
+        return [_made(kind, row) for row in values[:limit]], []
+    except Exception as error:
+        if not is_undecodable(error):
+            raise
+        ids = list(rows.values_list("id", flat=True)[:limit])
+    return salvaged(
+        ids, lambda some: [_made(kind, row) for row in values.filter(InNumbers("id", some))]
+    )
 
 
 def whole(
@@ -109,8 +118,8 @@ def whole(
 
 def _made(kind: type[Row], row: Sequence[Any]) -> Row:
     made = kind(*row)
-    if made.created_at is None:
-        raise ValueError("created_at cannot be read")  # what is no time at all becomes None
+    if made.created_at is None or (isinstance(made, LogStep) and made.updated_at is None):
+        raise ValueError("a time cannot be read")  # what is no time at all becomes None
     return made
 
 
@@ -120,7 +129,9 @@ def salvaged(
     """What ``read`` gives of the ids, and those of them over which it fails, by halving."""
     try:
         return read(ids), []
-    except _DAMAGE:
+    except Exception as error:
+        if not is_undecodable(error):
+            raise
         if len(ids) == 1:
             return [], list(ids)
     half = len(ids) // 2
@@ -138,9 +149,12 @@ def delete(messages: QuerySet[Any], ids: Sequence[int], state: int) -> int:
 
 
 def walk_log(entries: QuerySet[Any], after: int, limit: int) -> list[LogStep]:
-    """The next ``limit`` entries of the processing log behind the id ``after``."""
-    rows = entries.filter(id__gt=after).order_by("id")
-    return [LogStep(*row) for row in rows.values_list(*LogStep._fields)[:limit]]
+    """The next ``limit`` entries of the processing log behind the id ``after``.
+
+    One that cannot be read has been written in the far future: it is kept.
+    """
+    found, damaged = _passed(entries, LogStep, after, limit)
+    return sorted(found + [LogStep(id_, _NEVER, _NEVER) for id_ in damaged])
 
 
 def delete_log(entries: QuerySet[Any], ids: Sequence[int], before: dt.datetime) -> int:

@@ -61,11 +61,11 @@ class MessageQuerySet(OperatorVerbs):
     def page(self, limit: int, inline_bytes: int, *, damaged: bool = False) -> list[PageRow]:
         """The rows that are due now, at most ``limit``, the longest due first.
 
-        ``damaged``: without the columns whose values may be impossible to read.
+        ``damaged``: of a single row, without the columns that may be impossible to read.
         """
         hold: Any = apps.get_model("django_outbox_lock", "Hold")
         selected = page.select_page(self, hold.objects.using(self.db), inline_bytes)
-        rows = page.damaged(selected, limit) if damaged else page.whole(selected, limit)
+        rows = page.damaged(selected) if damaged else page.whole(selected, limit)
         if has_correlated_ranges(connections[self.db]):
             return rows
         return page.with_earlier(rows, self.model.objects.using(self.db))

@@ -20,6 +20,7 @@ from django.db.models import (
 )
 
 from django_outbox_lock.clock import ServerTime
+from django_outbox_lock.dberrors import is_undecodable
 from django_outbox_lock.querysets.dialect import BelowEach, InNumbers
 
 if TYPE_CHECKING:
@@ -132,10 +133,20 @@ def whole(rows: QuerySet[Any], limit: int) -> list[PageRow]:
     return list(map(PageRow._make, rows.values_list(*names)[:limit]))
 
 
-def damaged(rows: QuerySet[Any], limit: int) -> list[PageRow]:
-    """The same without the columns whose values may be refused when they are read."""
+def damaged(row: QuerySet[Any]) -> list[PageRow]:
+    """The row of a selected page, if it is still due, without what may be refused when read."""
     names = [name for name in PageRow._fields if name not in _NOTHING]
-    return [PageRow(**_NOTHING, **row) for row in rows.values(*names)[:limit]]
+    return [PageRow(**_NOTHING | _topic(row) | found) for found in row.values(*names)]
+
+
+def _topic(row: QuerySet[Any]) -> dict[str, str]:
+    """It is told to people, if it can be read."""
+    try:
+        return {"topic": topic for topic in row.values_list("topic", flat=True)}
+    except Exception as error:
+        if not is_undecodable(error):
+            raise
+        return {}
 
 
 def with_earlier(rows: list[PageRow], all_rows: QuerySet[Any]) -> list[PageRow]:
@@ -177,6 +188,7 @@ def first_blockers(
 
 _NOTHING: dict[str, Any] = {
     "message_id": uuid.UUID(int=0),
+    "topic": "",
     "key": None,
     "body": None,
     "content_type": "",

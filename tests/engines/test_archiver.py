@@ -229,6 +229,42 @@ def test_case_003_a_value_that_the_driver_refuses_stops_nobody_else(
     assert ArchivedMessage.objects.count() == work.tally.archived == 4
 
 
+@pytest.mark.parametrize("state", [20, 30])
+@pytest.mark.parametrize("column", ["topic", "headers", "created_at"])
+@pytest.mark.server("sqlite")
+def test_case_003_a_text_that_is_not_utf8_stops_nobody_else(column: str, state: int) -> None:
+    """Case 003: only SQLite keeps such a text, and only reading it shows what it is."""
+    rows = OutboxMessageFactory.create_batch(5, dispatched=True)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {OutboxMessage._meta.db_table} "
+            f"SET {column} = CAST(x'ff' AS TEXT), state = {state} WHERE id = {rows[1].pk}"
+        )
+    work = archiver()
+    work.tick()
+    assert list(OutboxMessage.objects.values_list("id", flat=True)) == [rows[1].pk]
+    assert ArchivedMessage.objects.count() == work.tally.archived == 4
+
+
+@pytest.mark.parametrize("value", ["'x'", "CAST(x'ff' AS TEXT)"])
+@pytest.mark.parametrize("column", ["created_at", "updated_at"])
+@pytest.mark.server("sqlite")
+def test_case_003_a_damaged_log_entry_stops_nobody_else(column: str, value: str) -> None:
+    """Case 003, for the processing log: what cannot be read is kept."""
+    old = timezone.now() - dt.timedelta(days=2)
+    entries = [ProcessingLogFactory.create() for _ in range(3)]
+    ProcessingLog.objects.update(created_at=old, updated_at=old)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {ProcessingLog._meta.db_table} SET {column} = {value} "
+            f"WHERE id = {entries[1].pk}"
+        )
+    work = archiver(log_minimum_age=dt.timedelta(days=1))
+    work.tick()
+    assert list(ProcessingLog.objects.values_list("id", flat=True)) == [entries[1].pk]
+    assert work.tally.pruned_log == 2
+
+
 def test_a_message_that_came_back_and_was_sent_again_is_archived_once() -> None:
     sent = OutboxMessageFactory.create(dispatched=True)
     ArchivedMessageFactory.create(message_id=sent.message_id, body=sent.body)

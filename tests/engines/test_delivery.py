@@ -153,6 +153,30 @@ def test_a_value_that_the_driver_refuses_stops_nobody(outbox: Outbox) -> None:
     assert outbox_waiting() == [3]
 
 
+@pytest.mark.parametrize(
+    "column",
+    ["topic", "key", "headers", "content_type", "correlation_id", "causation_id", "created_at"],
+)
+@pytest.mark.parametrize("key", [None, "a"])
+@pytest.mark.server("sqlite")
+def test_a_text_that_is_not_utf8_stops_nobody(outbox: Outbox, column: str, key: str | None) -> None:
+    """Case 003: only SQLite keeps such a text, and only reading it shows what it is."""
+    outbox.write(1)
+    outbox.write(2, 3, key=key)
+    outbox.write(4)
+    damaged = outbox.row(2).pk
+    with connection.cursor() as cursor:
+        table, column = OutboxMessage._meta.db_table, connection.ops.quote_name(column)
+        cursor.execute(f"UPDATE {table} SET {column} = CAST(x'ff' AS TEXT) WHERE id = {damaged}")
+    sweeper = outbox.sweeper()
+    sweeper.tick()
+    assert outbox.sent == ([1, 4] if key else [1, 3, 4])
+    found = OutboxMessage.objects.filter(pk=damaged).values("state", "dead_reason")
+    assert list(found) == [{"state": DEAD, "dead_reason": "unreadable"}]
+    assert outbox_waiting() == ([3] if key else [])
+    assert not sweeper.look()
+
+
 def outbox_waiting() -> list[Any]:
     import json
 
@@ -400,3 +424,17 @@ def test_a_page_is_bounded_by_seconds(outbox: Outbox) -> None:
     outbox.sweeper(page_seconds=0.08).tick()
     assert outbox.sent == list(range(6))
     assert len(outbox.calls) >= 2
+
+
+@pytest.mark.server("sqlite")
+def test_a_number_that_is_none_stops_nobody(outbox: Outbox) -> None:
+    """Case 003: SQLite keeps a text in a column of numbers as well."""
+    outbox.write(1, 2, 3)
+    damaged = outbox.row(2).pk
+    with connection.cursor() as cursor:
+        table = OutboxMessage._meta.db_table
+        cursor.execute(f"UPDATE {table} SET expires_at = 'x' WHERE id = {damaged}")
+    outbox.sweeper().tick()
+    assert outbox.sent == [1, 3]
+    found = OutboxMessage.objects.filter(pk=damaged).values("state", "dead_reason")
+    assert list(found) == [{"state": DEAD, "dead_reason": "unreadable"}]
