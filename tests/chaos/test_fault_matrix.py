@@ -103,13 +103,13 @@ def scene(
         scene.furnish(make, add_alias, monkeypatch)
         yield scene
         proxy.heal()
-        forget_errors(caplog)
-        scene.clear()
+        scene.clear(lambda: forget_errors(caplog))
 
 
 def forget_errors(caplog: pytest.LogCaptureFixture) -> None:
-    """Their tracebacks hold the pools of urllib3, which closes a connection with its pool."""
+    """Their tracebacks hold pools and channels, which close a connection when they are gone."""
     caplog.get_records("call").clear()
+    caplog.clear()
     gc.collect()
 
 
