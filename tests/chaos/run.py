@@ -34,7 +34,10 @@ PATIENCE = 20
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="scripts/dev.py chaos", description=__doc__)
     parser.add_argument(
-        "--backend", action="append", choices=SETUPS, help="repeatable; default: all but always-yes"
+        "--backend",
+        action="append",
+        choices=SETUPS,
+        help="repeatable; default: all but the negative controls",
     )
     parser.add_argument("--acquisitions", type=int, default=10_000, help="(default: 10,000)")
     parser.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests import servers
 from tests.chaos.proxy import Proxy
+from tests.servers.firestore import PROJECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +24,8 @@ ROOMS = "django_outbox_lock.backends.locks"
 class Setup:
     """``database`` is that of the outbox; ``store`` is a server beside it.
 
-    ``address`` names the room's option for the store and the attribute of the server that has it.
+    ``address`` names the room's option for the store and the attribute of the server that has it;
+    ``through`` the variable in which the client finds it, where there is no such option.
     ``lease`` is in seconds. ``fenced`` False is for the negative controls. ``long`` is the share of
     turns that last longer than a lease.
     """
@@ -31,6 +34,7 @@ class Setup:
     database: str
     store: str | None = None
     address: tuple[str, str] = ("url", "url")
+    through: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     lease: float = 1.0
     fenced: bool = True
@@ -65,6 +69,15 @@ SETUPS = {
         address=("connection_string", "connection_string"),
         lease=15.0,
     ),
+    "firestore": Setup(
+        f"{ROOMS}.firestore.FirestoreLock",
+        "sqlite",
+        "firestore",
+        address=("", "host"),
+        through="FIRESTORE_EMULATOR_HOST",
+        options={"project": PROJECT},
+        lease=3.0,
+    ),
     "unfenced": Setup(f"{ROOMS}.postgresql.PostgreSQLLock", "postgresql", fenced=False),
     "always-yes": Setup("tests.chaos.alwaysyes.AlwaysYes", "sqlite", fenced=False, long=0.05),
 }
@@ -95,10 +108,18 @@ def stage(setup: Setup) -> Iterator[Stage]:
         else:
             built.database_url = _start(setup.database, "url", built, stack)
         if setup.store is not None:
-            option, attribute = setup.address
-            built.options[option] = _start(setup.store, attribute, built, stack)
+            _start_store(setup.store, built, stack)
             built.options["namespace"] = "chaos"
         yield built
+
+
+def _start_store(name: str, built: Stage, stack: ExitStack) -> None:
+    option, attribute = built.setup.address
+    address = _start(name, attribute, built, stack)
+    if built.setup.through:
+        os.environ[built.setup.through] = address
+    else:
+        built.options[option] = address
 
 
 def _start(name: str, attribute: str, built: Stage, stack: ExitStack) -> str:

@@ -35,6 +35,9 @@ def chaos(backend: str, acquisitions: int) -> subprocess.CompletedProcess[str]:
         pytest.param("mariadb", marks=pytest.mark.server("mariadb")),
         pytest.param("mysql", marks=pytest.mark.server("mysql")),
         pytest.param("redis", marks=pytest.mark.server("redis")),
+        pytest.param("mongodb", marks=pytest.mark.server("secantusdb")),
+        pytest.param("dynamodb", marks=pytest.mark.server("dynalite")),
+        pytest.param("firestore", marks=pytest.mark.server("firestore")),
     ],
 )
 def test_the_promises_survive(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
