@@ -142,7 +142,7 @@ def damaged(row: QuerySet[Any]) -> list[PageRow]:
 def _topic(row: QuerySet[Any]) -> dict[str, str]:
     """It is told to people, if it can be read."""
     try:
-        return {"topic": topic for topic in row.values_list("topic", flat=True)}
+        return row.values("topic").first() or {}
     except Exception as error:
         if not is_undecodable(error):
             raise
