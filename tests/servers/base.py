@@ -159,6 +159,11 @@ class Server(abc.ABC):
             process.send(signal.SIGCONT)
         self._frozen = []
 
+    @property
+    def clock_offset(self) -> float:
+        """Seconds by which the wall clock was moved from the machine's."""
+        return self._clock.offset if self._clock else 0.0
+
     def shift_clock(self, seconds: float) -> None:
         """Set the wall clock to the machine's time plus ``seconds``, also of a later start.
 
