@@ -11,21 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import django
+from django.conf import settings
 from django.core.management import call_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tests.servers import Server
 
 
-def set_up(url: str) -> None:
-    """Point the test project at the database and migrate it; once in a process."""
+def set_up(url: str, apps: Iterable[str] = ()) -> None:
+    """Point the test project, with these apps too, at the database and migrate it; once."""
     os.environ |= {
         "DJANGO_SETTINGS_MODULE": "testproject.settings",
         "DATABASE_URL": url,
         "LOG_LEVEL": "ERROR",
     }
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, *apps]
     django.setup()
     call_command("migrate", verbosity=0)
 
