@@ -10,9 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from azure.storage.blob import BlobServiceClient
+from azure.core.pipeline.transport import RequestsTransport
+from azure.storage.blob import BlobLeaseClient, BlobServiceClient
 
 from django_outbox_lock.backends.locks.azure import AzureBlobLock
+from django_outbox_lock.backends.locks.store import Owner
 from django_outbox_lock.exceptions import LockUnavailable
 from tests.locks.storefaults import StoreFaults
 from tests.locks.stores import StoreContract
@@ -158,6 +160,40 @@ def container(server: servers.Server) -> Iterator[ContainerClient]:
         yield service.get_container_client("outbox-locks")
 
 
+def pair(room: AzureBlobLock) -> bool:
+    """Obtain and release."""
+    handle = room.obtain("nightly-report")
+    return handle is not None and handle.release()
+
+
+def after_the_bump(room: AzureBlobLock, act: Callable[[], object]) -> None:
+    """Something happens between the bump of the token and the proof."""
+    bump = room._bump
+
+    def bumping(resource: str, lock_id: str, seen: int) -> int | None:
+        token = bump(resource, lock_id, seen)
+        act()
+        return token
+
+    room._bump = bumping  # type: ignore[method-assign]
+
+
+def note_requests(monkeypatch: pytest.MonkeyPatch, seen: list[str]) -> None:
+    """What the client sends is noted: the action of a lease, else the part of the blob."""
+    send = RequestsTransport.send
+
+    def sending(self: RequestsTransport, request: Any, **options: Any) -> Any:
+        seen.append(request.headers.get("x-ms-lease-action") or request.query["comp"])
+        return send(self, request, **options)
+
+    monkeypatch.setattr(RequestsTransport, "send", sending)
+
+
+def break_lease(container: ContainerClient, key: str) -> None:
+    """End whichever lease there is now, as after its time."""
+    BlobLeaseClient(container.get_blob_client(key)).break_lease(0)
+
+
 @needs_azurite
 @in_database
 class TestTheBlob:
@@ -172,6 +208,48 @@ class TestTheBlob:
         assert handle.release()
         assert blob.get_blob_properties().lease.state == "available"
         assert blob.get_blob_properties().metadata == metadata
+
+    def test_the_signature_is_the_proof(
+        self, rooms: Rooms, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A pair on a blob that is there is three requests, and the proof after the bump is one."""
+        room, seen = rooms(), list[str]()
+        assert pair(room)
+        note_requests(monkeypatch, seen)
+        after_the_bump(room, lambda: seen.append("bumped"))
+        assert pair(room)
+        assert seen == ["acquire", "bumped", "metadata", "release"]
+
+    def test_the_lease_is_over_before_the_signature(
+        self, rooms: Rooms, container: ContainerClient
+    ) -> None:
+        """Case 065: nothing is signed that is not held any more, though nobody else has come."""
+        first, room = rooms(), rooms()
+        assert pair(first)
+        key = room.store_key("nightly-report")
+        before = container.get_blob_client(key).get_blob_properties().metadata
+        after_the_bump(room, lambda: break_lease(container, key))
+        assert room.obtain("nightly-report") is None
+        assert container.get_blob_client(key).get_blob_properties().metadata == before
+
+    def test_another_holds_before_the_signature(
+        self, rooms: Rooms, container: ContainerClient
+    ) -> None:
+        """Case 065: the late one neither gets the lock nor writes its name over the holder's."""
+        late, rival = rooms(), rooms()
+        key = late.store_key("nightly-report")
+        me = Owner(uuid.uuid4().hex, "nightly-report")
+
+        def overtake() -> None:
+            break_lease(container, key)
+            assert rival.acquire(key, me)
+            assert rival.extend(key, me.lock_id)
+
+        after_the_bump(late, overtake)
+        assert late.obtain("nightly-report") is None
+        metadata = container.get_blob_client(key).get_blob_properties().metadata
+        assert metadata["lock_id"] == me.lock_id
+        assert rival.extend(key, me.lock_id)
 
     def test_it_is_deleted_by_hand(self, rooms: Rooms, container: ContainerClient) -> None:
         """A definite loss; the next one makes the blob anew."""

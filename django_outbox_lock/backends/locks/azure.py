@@ -22,7 +22,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 LONGEST_LEASE = 60
 
@@ -79,23 +79,31 @@ class AzureBlobLock(StoreLockBackend):
         super().reset()
         self._opened: ContainerClient | None = None
         self._opening = threading.Lock()
+        self._unsigned: dict[str, Owner] = {}
 
     def store_key(self, resource: str) -> str:
         return f"{self.space}/{super().store_key(resource)}"
 
     def acquire(self, key: str, owner: Owner) -> bool:
-        try:
-            return self._won(key, owner)
-        except LockUnavailable:
-            # Perhaps only the answer got lost: the proposed id is ours, so the lease is granted to
-            # it again.
-            return self._won(key, owner)
+        # Perhaps only the answer got lost: the proposed id is ours, so it is granted again.
+        won = _twice(lambda: self._leased(key, owner.lock_id))
+        if won:
+            self._unsigned[key] = owner
+        return won
 
     def extend(self, key: str, owner_id: str) -> bool:
+        """The first one after a take writes who holds: only under a lease that is not over.
+
+        So the proof that ends a take costs no request of its own.
+        """
+        owner = self._unsigned.pop(key, None)
+        if owner is not None and owner.lock_id == owner_id:
+            return _twice(lambda: self._signed(key, owner))
         with self._telling():
             return _unless(_NOT_OURS, self._lease(key, owner_id).renew)
 
     def vacate(self, key: str, owner_id: str) -> bool:
+        self._unsigned.pop(key, None)
         with self._telling():
             return _unless(_NOT_OURS, self._lease(key, owner_id).release)
 
@@ -128,20 +136,17 @@ class AzureBlobLock(StoreLockBackend):
 
     # The blob.
 
-    def _won(self, key: str, owner: Owner) -> bool:
-        with self._telling():
-            return self._leased(key, owner.lock_id) and self._signed(key, owner)
-
     def _leased(self, key: str, lock_id: str) -> bool:
         lease = self._lease(key, lock_id)
         seconds = int(self.lease)
-        try:
+        with self._telling():
+            try:
+                return _unless(_BUSY, lambda: lease.acquire(seconds))
+            except HttpResponseError as error:
+                if _code(error) != "BlobNotFound":
+                    raise
+            self._make(key)
             return _unless(_BUSY, lambda: lease.acquire(seconds))
-        except HttpResponseError as error:
-            if _code(error) != "BlobNotFound":
-                raise
-        self._make(key)
-        return _unless(_BUSY, lambda: lease.acquire(seconds))
 
     def _make(self, key: str) -> None:
         """Make the blob, unless somebody else did so first and perhaps holds it by now."""
@@ -151,8 +156,11 @@ class AzureBlobLock(StoreLockBackend):
     def _signed(self, key: str, owner: Owner) -> bool:
         """Write who holds under the lease, which proves it once more."""
         fields = {name: quote(str(value)) for name, value in asdict(owner).items()}
-        lease_id = _lease_id(owner.lock_id)
-        return _unless(_NOT_OURS, lambda: self._blob(key).set_blob_metadata(fields, lease=lease_id))
+        lease = _lease_id(owner.lock_id)
+        with self._telling():
+            return _unless(
+                _NOT_OURS, lambda: self._blob(key).set_blob_metadata(fields, lease=lease)
+            )
 
     # The client.
 
@@ -191,6 +199,14 @@ class AzureBlobLock(StoreLockBackend):
                     "run 'manage.py outbox provision'."
                 ) from error
             raise LockUnavailable(f"Azure Storage gave no answer: {error}") from error
+
+
+def _twice(request: Callable[[], bool]) -> bool:
+    """The answer to a request that may be repeated: once more if none came."""
+    try:
+        return request()
+    except LockUnavailable:
+        return request()
 
 
 def _unless(refusals: set[str], request: Any) -> bool:
