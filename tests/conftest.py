@@ -73,9 +73,14 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
     try:
         return (yield)
     finally:
-        for thread in threading.enumerate():
-            if thread.name.startswith("outbox-lock-") and not thread.name.endswith(KEEPERS):
-                thread.join(5)
+        deadline = time.monotonic() + 5
+        # Not joined: one that is on the list need not have begun yet.
+        while any(map(_will_end, threading.enumerate())) and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+
+def _will_end(thread: threading.Thread) -> bool:
+    return thread.name.startswith("outbox-lock-") and not thread.name.endswith(KEEPERS)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import sys
 from argparse import ArgumentParser, _SubParsersAction
 from typing import TYPE_CHECKING
 
+import django
 import pytest
 from django.core.management import BaseCommand, load_command_class
 
@@ -153,9 +154,10 @@ def test_the_quick_start_can_be_pasted(tmp_path: Path) -> None:
 def test_the_readme_can_be_pasted(tmp_path: Path) -> None:
     page = ROOT / "README.md"
     project = Project(tmp_path, page)
-    project.paste(
-        "mysite/settings.py", 'EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"'
-    )
+    if django.VERSION < (6, 1):  # whose new projects print their mail anyway
+        project.paste(
+            "mysite/settings.py", 'EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"'
+        )
     makemigrations, migrate, runsweeper = lines(page)
     project.type(makemigrations)
     project.type(migrate)
