@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from scripts import _environments, _suite
 from scripts._environments import ROOT
@@ -26,30 +26,29 @@ def run(command: str, arguments: Sequence[str]) -> int:
         return 130
 
 
-def module(python: str, *arguments: str) -> int:
-    """Run `python -m …` in the checkout."""
-    return subprocess.call([python, "-m", *arguments], cwd=ROOT)
+def module(python: str, *arguments: str) -> NoReturn:
+    """Become `python -m …` in the checkout, so that whoever ends this process ends that."""
+    sys.stdout.flush()
+    os.chdir(ROOT)
+    os.execv(python, [python, "-m", *arguments])  # noqa: S606 (no shell wanted)
 
 
 def demo(arguments: list[str]) -> int:
-    return module(_environments.demo().python(), "testproject.demo", *arguments)
+    module(_environments.demo().python(), "testproject.demo", *arguments)
 
 
 def serve(arguments: list[str]) -> int:
-    """Becomes the server, so that whoever ends this process ends the server."""
-    python = _environments.demo().python()
-    os.chdir(ROOT)
-    os.execv(python, [python, "-m", "testproject.serve", *arguments])  # noqa: S606 (no shell wanted)
+    module(_environments.demo().python(), "testproject.serve", *arguments)
 
 
 def bench(arguments: list[str]) -> int:
-    return module(_environments.bench().python(), "benchmarks", *arguments)
+    module(_environments.bench().python(), "benchmarks", *arguments)
 
 
 def chaos(arguments: list[str]) -> int:
     python = _environments.full().python()
     _suite.provide_servers([_suite.CHAOS])
-    return module(python, "tests.chaos.run", *arguments)
+    module(python, "tests.chaos.run", *arguments)
 
 
 def lint(arguments: list[str]) -> int:
@@ -80,7 +79,7 @@ def lint(arguments: list[str]) -> int:
 def docs(arguments: list[str]) -> int:
     python = _environments.full().python()
     options = ["-W", "--keep-going", "-n", "-q", "-b", "html"]
-    return module(python, "sphinx", *options, *arguments, "docs", ".dev/docs")
+    module(python, "sphinx", *options, *arguments, "docs", ".dev/docs")
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {

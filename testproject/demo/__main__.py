@@ -46,6 +46,10 @@ def main() -> int:
     os.environ.update(shop, SECOND_DATABASE_URL=consumer["DATABASE_URL"])
     django.setup()
     processes = Processes()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(
+            number, lambda number, _: sys.exit(128 + number)
+        )  # which ends the others, too
     try:
         seen = _main_job(processes, shop, consumer, port)
     finally:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FOLDER = ROOT / ".dev" / "demo"
+FOLDER = Path(os.environ.get("DEMO_FOLDER", ROOT / ".dev" / "demo"))
 
 LEASE = 3
 INTERVAL = 1

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -44,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--seed", type=int, help="of the faults and the workers; default: by chance"
     )
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends workers and servers, too
     seed = random.randrange(2**32) if options.seed is None else options.seed
     print(f"seed {seed}, {WORKERS} workers", flush=True)
     names = options.backend or ALL
@@ -54,10 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _elsewhere(name: str, acquisitions: int, seed: int) -> int:
-    import subprocess
-
     options = ["--backend", name, "--acquisitions", str(acquisitions), "--seed", str(seed)]
-    return subprocess.call([sys.executable, "-m", "tests.chaos.run", *options])
+    with subprocess.Popen([sys.executable, "-m", "tests.chaos.run", *options]) as process:
+        try:
+            return process.wait()
+        finally:
+            process.terminate()
 
 
 def run(name: str, acquisitions: int, seed: int) -> int:
