@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
 
 def libraries(url: str) -> dict[str, Work]:
-    """The library inserts and deletes; a renewal is the same by hand as by it."""
+    """The library inserts and deletes; a renewal is the same by hand as by it.
+
+    All write as durably as ours, which is what a MongoDB does that nobody asks for less.
+    """
     import pymongo
     from mongoelector import MongoLocker
+    from pymongo.write_concern import WriteConcern
 
-    database: Any = pymongo.MongoClient(url, tz_aware=True)["bench"]
+    client: Any = pymongo.MongoClient(url, tz_aware=True)
+    database = client.get_database("bench", write_concern=WriteConcern("majority", j=True))
     lock = MongoLocker(NAME, database, ttl=LEASE)
 
     def mongoelector() -> None:
