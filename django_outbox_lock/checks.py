@@ -59,7 +59,7 @@ def register() -> None:
     """Register every check; called once, when the app is ready."""
     for check in (check_settings, check_routers, check_sqlite):
         checks.register(check)
-    for check in (check_lock_store, check_snapshots):
+    for check in (check_lock_store, check_snapshots, check_uuid_columns):
         checks.register(check, checks.Tags.database)
 
 
@@ -130,6 +130,23 @@ def check_snapshots(
         if alias in (databases or ())
         and connections[alias].vendor == "microsoft"
         and not _has_snapshots(connections[alias])
+    ]
+
+
+def check_uuid_columns(
+    app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> Messages:
+    """E016: from MariaDB 10.7 on Django writes UUIDs that a column made before does not take."""
+    return [
+        _error(
+            16,
+            f"{table}.{column} of {alias!r} is a CHAR(32), made before the server had the type "
+            "UUID. Django now writes 36 characters, which do not fit.",
+            f"ALTER TABLE {table} MODIFY {column} uuid NOT NULL",
+        )
+        for alias in _outbox_aliases()
+        if alias in (databases or ())
+        for table, column in _old_uuid_columns(connections[alias])
     ]
 
 
@@ -237,6 +254,20 @@ def _has_snapshots(connection: BaseDatabaseWrapper) -> bool:
             "SELECT is_read_committed_snapshot_on FROM sys.databases WHERE name = DB_NAME()"
         )
         return bool(cursor.fetchone()[0])
+
+
+def _old_uuid_columns(connection: BaseDatabaseWrapper) -> Sequence[tuple[str, str]]:
+    if connection.vendor != "mysql" or not connection.features.has_native_uuid_field:
+        return ()
+    tables = [model._meta.db_table for model in ALL]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_name, column_name FROM information_schema.columns WHERE data_type = 'char'"
+            " AND table_schema = DATABASE() AND column_name = 'message_id' AND table_name IN %s"
+            " ORDER BY table_name",
+            [tables],
+        )
+        return list(cursor.fetchall())
 
 
 def _outbox_aliases() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from django.core.checks import CheckMessage, Tags, registry, run_checks
-from django.db import OperationalError, connections
+from django.db import DataError, OperationalError, connection, connections
 from django.test import override_settings
 
 from django_outbox_lock import checks, locking
@@ -17,9 +17,10 @@ from django_outbox_lock.backends.locks.base import ProbeResult
 from django_outbox_lock.backends.locks.lease import LeaseTableLock
 from django_outbox_lock.backends.publishers.base import BasePublisher
 from django_outbox_lock.exceptions import InvalidSettings, LockUnavailable
-from django_outbox_lock.models import Lock, OutboxMessage, TopicState
+from django_outbox_lock.models import ArchivedMessage, Lock, OutboxMessage, TopicState
 from django_outbox_lock.testing import override_outbox
 from tests.conftest import ROOT, URL_VARIABLES
+from tests.factories import OutboxMessageFactory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -338,6 +339,7 @@ def test_only_the_databases_that_are_named_are_asked(probed: Callable[[object], 
     assert checks.check_lock_store() == checks.check_lock_store(databases=[]) == []
     assert checks.check_lock_store(databases=["other"]) == []
     assert checks.check_snapshots(databases=[]) == []
+    assert checks.check_uuid_columns(databases=[]) == []
 
 
 @pytest.mark.django_db
@@ -418,6 +420,28 @@ def test_the_database_in_use_has_what_the_sweeper_needs() -> None:
     assert checks.check_snapshots(databases=["default"]) == []
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.server("mariadb")
+def test_a_table_that_is_older_than_the_servers_uuid_is_told_with_its_cure() -> None:
+    """Case 101: the hints mend the tables, and the messages in them are kept."""
+    kept = OutboxMessageFactory.create()
+    tables = [OutboxMessage._meta.db_table, ArchivedMessage._meta.db_table]
+    with connection.cursor() as cursor:
+        for table in tables:
+            cursor.execute(f"ALTER TABLE {table} MODIFY message_id char(36) NOT NULL")
+            cursor.execute(f"UPDATE {table} SET message_id = REPLACE(message_id, '-', '')")
+            cursor.execute(f"ALTER TABLE {table} MODIFY message_id char(32) NOT NULL")
+        with pytest.raises(DataError):
+            OutboxMessageFactory.create()
+        messages = checks.check_uuid_columns(databases=["default"])
+        assert said(messages) == ["E016"] * 2
+        for message in messages:
+            cursor.execute(str(message.hint).partition(" (docs:")[0])
+    assert checks.check_uuid_columns(databases=["default"]) == []
+    OutboxMessageFactory.create()
+    assert OutboxMessage.objects.get(message_id=kept.message_id).pk == kept.pk
+
+
 # All of them
 
 
@@ -433,6 +457,7 @@ def test_all_are_registered_and_those_that_query_are_tagged() -> None:
         "check_sqlite": False,
         "check_lock_store": True,
         "check_snapshots": True,
+        "check_uuid_columns": True,
     }
 
 
