@@ -206,6 +206,18 @@ def test_stalled_work_is_given_up(keeper: Keeper, store: Store, wait_until: Wait
     assert store.asked == []
 
 
+def test_a_handle_that_ended_before_it_was_kept_is_forgotten(
+    keeper: Keeper, store: Store, wait_until: WaitUntil
+) -> None:
+    """Another thread forced or released it after the grant: a yes must not keep it for ever."""
+    late = StandIn(keeper)
+    keeper.discard(late)  # type: ignore[arg-type]
+    late.ended = True
+    keeper.add(late)  # type: ignore[arg-type]
+    wait_until(lambda: keeper.handles() == [], timeout=5 * LEASE, what="it is forgotten")
+    assert store.asked == []
+
+
 def test_a_handle_with_little_time_is_watched_at_once(
     keeper: Keeper, wait_until: WaitUntil
 ) -> None:

@@ -147,6 +147,9 @@ class Keeper:
             return None
 
     def _renew(self, handle: LockHandle) -> None:
+        if handle.ended:  # by another thread, before it was added
+            self.discard(handle)
+            return
         if handle.stalled:
             handle.lose(f"the work showed no progress for {handle.stalled_after:g} s")
             return
