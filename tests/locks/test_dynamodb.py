@@ -54,6 +54,20 @@ class TestContractOnDynamoDBLocal(Contract):
     server_name = "dynamodb-local"
 
 
+if "DYNAMODB_TABLE" in os.environ:
+
+    @pytest.mark.server("sqlite")
+    class TestContractOnTheGivenTable(StoreContract):
+        """Region, credentials and another endpoint than AWS's are where boto3 looks for them."""
+
+        backend_class = DynamoDBLock
+
+        def place(self, running_server: RunningServer) -> dict[str, Any]:
+            options: dict[str, Any] = {"table": os.environ["DYNAMODB_TABLE"], "timeout": 5.0}
+            DynamoDBLock("default", namespace="any", **options).provision()
+            return options
+
+
 @pytest.fixture
 def rooms(
     make: Make, monkeypatch: pytest.MonkeyPatch, running_server: RunningServer, name: str

@@ -60,6 +60,22 @@ class TestContract(StoreContract):
         """The client finds it by its variable."""
 
 
+if "FIRESTORE_PROJECT" in os.environ:
+
+    @pytest.mark.server("sqlite")
+    class TestContractOnTheGivenProject(StoreContract):
+        """The credentials are where Google's libraries look for them."""
+
+        backend_class = FirestoreLock
+
+        def place(self, running_server: RunningServer) -> dict[str, Any]:
+            return {
+                "project": os.environ["FIRESTORE_PROJECT"],
+                "database": os.environ.get("FIRESTORE_DATABASE"),
+                "collection": "outbox-lock-tests",
+            }
+
+
 @pytest.fixture
 def new_room(make: Make, emulator: Firestore) -> NewRoom:
     """A function that makes one more room of the same store."""
