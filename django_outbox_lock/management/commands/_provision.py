@@ -34,7 +34,8 @@ class ProvisionVerb(Verb):
                 return
             missing = backend.missing()
             if missing:
-                raise CommandError(f"{missing} Run manage.py outbox provision.")
+                what = missing[0].upper() + missing[1:].rstrip(".")
+                raise CommandError(f"{what}. Run manage.py outbox provision.")
             self.stdout.write("Nothing is missing.")
         finally:
             backend.close()
