@@ -147,17 +147,19 @@ class EmbeddingItems(LockItems):
         assert self.obtain("nightly-report", timeout=30).release()
 
     def test_lock(self) -> None:
-        """``lock`` holds for the body, and says who holds when it cannot."""
+        """``lock`` holds for the body, and says who holds, since when and until when, if not."""
+        until = ", session-bound," if self.backend_class.session_bound else r" until [\d:]+,"
+        says = rf"nightly-report is held by .*pid \d+.* since [\d: -]+{until} token"
         with self.in_force():
             self._stack.callback(locks.close)
             with lock("nightly-report", using=self.using) as handle:
                 assert locks[self.using].prove(handle)
-                with pytest.raises(LockNotObtained, match=r"nightly-report is held by") as busy:
+                with pytest.raises(LockNotObtained, match=says) as busy:
                     lock("nightly-report", using=self.using).__enter__()
                 assert not isinstance(busy.value, LockTimeout)
                 assert busy.value.holder is not None
                 assert busy.value.holder.token == handle.token
-                with pytest.raises(LockTimeout, match=r"0\.1 s"):
+                with pytest.raises(LockTimeout, match=r"0\.1 s.* since .* token"):
                     lock("nightly-report", timeout=0.1, using=self.using).__enter__()
             assert handle.ended
 

@@ -48,7 +48,8 @@ class HoldingItems(LockItems):
             old.ensure_held()
         assert free.value.holder is not None
         new = self.obtain("nightly-report", timeout=self.takeover)
-        says = f"It is held by .*pid.* since .*token {new.token}"
+        until = ", session-bound" if self.backend_class.session_bound else " until "
+        says = f"It is held by .*pid.* since .*{until}.*token {new.token}"
         with pytest.raises(LockLost, match=says) as lost:
             old.ensure_held()
         assert lost.value.holder is not None
