@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
+from django.db import DatabaseError
 from django.db.models import Q
 
-from django_outbox_lock import codec, conf, fence, handlers
+from django_outbox_lock import codec, conf, dberrors, handlers
 from django_outbox_lock.backends.archives.base import ArchiveRecord, BaseArchive
 from django_outbox_lock.conf import DEFAULT_ALIAS
 from django_outbox_lock.engines.aged import Aged, Batch
 from django_outbox_lock.engines.base import Engine, at_least, count
+from django_outbox_lock.engines.fenced import Fenced
 from django_outbox_lock.envelope import Envelope
 from django_outbox_lock.exceptions import OutboxLockError
 from django_outbox_lock.models import Hold, OutboxMessage, ProcessingLog
@@ -23,7 +25,6 @@ from django_outbox_lock.querysets import archiving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from django_outbox_lock.backends.locks.handle import LockHandle
     from django_outbox_lock.conf import KeywordSettings, OutboxSettings
@@ -87,6 +88,7 @@ class Archiver(Engine):
         super().__init__(using, interval=interval, linger=0.0, stall_after=stall_after)
         self.pause = at_least("pause", pause, 0.0)
         self.tally = Tally()
+        self._fenced = Fenced(using)
         self._archive = _archive(using)
         self._messages = OutboxMessage.objects.using(using)
         self._log = ProcessingLog.objects.using(using)
@@ -134,22 +136,21 @@ class Archiver(Engine):
             tally.pruned_log += len(batch.log)
         return tally
 
-    def _fenced(self, handle: LockHandle) -> AbstractContextManager[None]:
-        return fence.held(handle.ticket, using=self.using, idle_limit=self.backend.lease)
-
     def _move(self, handle: LockHandle, ids: Sequence[int]) -> None:
         if not ids:
             return
         if self._archive.in_database:
-            with self._fenced(handle):
-                stored, refused = self._store(ids)
-                self._delete(stored)
+            stored, refused = self._fenced.run(handle, lambda: self._store_and_delete(ids))
         else:
             stored, refused = self._store(ids)
-            with self._fenced(handle):
-                self._delete(stored)
+            self._fenced.run(handle, lambda: self._delete(stored))
         self.tally.archived += len(stored)
         self.tally.refused += refused
+
+    def _store_and_delete(self, ids: Sequence[int]) -> tuple[list[int], int]:
+        stored, refused = self._store(ids)
+        self._delete(stored)
+        return stored, refused
 
     def _store(self, ids: Sequence[int]) -> tuple[list[int], int]:
         """Archive the rows: the ids of those that are kept now, and how many were refused."""
@@ -168,10 +169,17 @@ class Archiver(Engine):
         try:
             outcomes = self._archive.store(records)
         except Exception as error:
+            if self._is_undone(error):
+                raise
             raise ArchiveFailed(f"The archive raised {type(error).__name__}: {error}") from error
         if len(outcomes) != len(records):
             raise ArchiveFailed(f"The archive answered for {len(outcomes)} of {len(records)}.")
         return outcomes
+
+    def _is_undone(self, error: Exception) -> bool:
+        """Whether the transaction is to be made again: this was no failure of the archive's."""
+        known = isinstance(error, DatabaseError) and dberrors.is_transient(error)
+        return known and self._archive.in_database
 
     def _delete(self, ids: Sequence[int]) -> None:
         deleted = archiving.delete(self._messages, ids, DISPATCHED)
@@ -181,11 +189,13 @@ class Archiver(Engine):
     def _prune(self, handle: LockHandle, batch: Batch) -> None:
         if not batch.dead and not batch.log:
             return
-        with self._fenced(handle):
-            dead = archiving.delete(self._messages, self._not_holding(batch.dead), DEAD)
-            log = archiving.delete_log(self._log, batch.log, self._aged.log_before())
+        dead, log = self._fenced.run(handle, lambda: self._delete_pruned(batch))
         self.tally.pruned_dead += dead
         self.tally.pruned_log += log
+
+    def _delete_pruned(self, batch: Batch) -> tuple[int, int]:
+        dead = archiving.delete(self._messages, self._not_holding(batch.dead), DEAD)
+        return dead, archiving.delete_log(self._log, batch.log, self._aged.log_before())
 
     def _not_holding(self, ids: Sequence[int]) -> list[int]:
         """Those of the dead letters that hold back no key."""

@@ -3,73 +3,30 @@
 from __future__ import annotations
 
 import logging
-import random
-import time
 from typing import TYPE_CHECKING
 
-from django.db import DatabaseError, InterfaceError, connections
-
-from django_outbox_lock import dberrors, fence
+from django_outbox_lock.engines.fenced import Fenced
 from django_outbox_lock.models import Hold, OutboxMessage, TopicState
 from django_outbox_lock.querysets.dialect import InNumbers
 from django_outbox_lock.querysets.messages import DEAD, OUTSTANDING
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from django_outbox_lock.backends.locks.handle import LockHandle
     from django_outbox_lock.engines.results import Record
 
 logger = logging.getLogger("django_outbox_lock.engines")
 
-# Seconds before the second, third … attempt at a write that a deadlock or a lost session ended.
-PAUSES = (0.05, 0.2, 0.8, 2.0)
 
-
-class Marker:
+class Marker(Fenced):
     """Changes messages as the holder of a lock, or not at all."""
-
-    def __init__(self, using: str) -> None:
-        self._using = using
-
-    def fenced(self, handle: LockHandle) -> AbstractContextManager[None]:
-        """A transaction as the holder, which the server ends if this process freezes inside.
-
-        Raises ``LockLost``.
-        """
-        return fence.held(handle.ticket, using=self._using, idle_limit=handle.backend.lease)
 
     def write(self, handle: LockHandle, record: Record) -> None:
         """Write the record while the handle holds.
 
-        What a deadlock, a serialization failure or a lost session ended is tried again: every
-        statement names the state that it expects, so a second time changes nothing. Raises
-        ``LockLost``, or the database's error when it is of another kind or goes on.
+        Also again after a lost session: every statement names the state that it expects, so a
+        second time changes nothing. Raises what ``run`` raises.
         """
-        for pause in PAUSES:
-            try:
-                return self._write_once(handle, record)
-            except (DatabaseError, InterfaceError) as error:
-                if not self._may_repeat(error):
-                    raise
-                logger.info("The outcomes of a page are written again after: %s", error)
-            handle.ensure_held()
-            handle.progress()
-            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
-        return self._write_once(handle, record)
-
-    def _may_repeat(self, error: Exception) -> bool:
-        connection = connections[self._using]
-        if connection.in_atomic_block:
-            return False  # the caller's transaction is over, and only the caller can begin anew
-        if dberrors.is_connection_lost(error):
-            connection.close()
-            return True
-        return dberrors.is_transient(error)
-
-    def _write_once(self, handle: LockHandle, record: Record) -> None:
-        with self.fenced(handle):
-            self._apply(record)
+        self.run(handle, lambda: self._apply(record), after_loss=True)
 
     def _apply(self, record: Record) -> None:
         """Topics, holds, then messages, each in the order of their keys, like everybody."""

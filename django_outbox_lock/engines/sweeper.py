@@ -166,8 +166,7 @@ class Sweeper(Engine):
         if self._unwritten:
             self._write(handle, self._unwritten)
         if self._returning:
-            with self._marker.fenced(handle):
-                self._returning = self._returns.step(self._now())
+            self._returning = self._return(handle)
         page = read_page(self.using, self.options, self._size.rows)
         if not page.rows:
             return self._returning
@@ -192,6 +191,11 @@ class Sweeper(Engine):
         """Close the publishers and end the thread that calls them."""
         self._courier.close()
         self._routing.close()
+
+    def _return(self, handle: LockHandle) -> bool:
+        """Let parked rows come back. An undone step has changed circuits, which are read anew."""
+        load = self._circuits.load
+        return self._marker.run(handle, lambda: self._returns.step(self._now()), anew=load)
 
     def _deliver(self, handle: LockHandle, page: Page) -> Record:
         if page.cut:

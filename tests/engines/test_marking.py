@@ -169,14 +169,14 @@ def test_a_commit_whose_answer_was_lost_is_not_counted_twice(
     outbox.write(1)
     outbox.behave = lambda e: Retry("no") if e.json() == "a1" else None
     sweeper = outbox.sweeper()
-    write, answers = sweeper._marker._write_once, iter([deadlock()])
+    write, answers = sweeper._marker._once, iter([deadlock()])
 
     def commit_and_fail(*args: Any) -> None:
         write(*args)
         for error in answers:
             raise error
 
-    monkeypatch.setattr(sweeper._marker, "_write_once", commit_and_fail)
+    monkeypatch.setattr(sweeper._marker, "_once", commit_and_fail)
     sweeper.tick()
     assert outbox.row("a1").attempts == 1
     assert outbox.row(1).attempts == 1
