@@ -278,3 +278,12 @@ def written(value: object) -> str:
     if isinstance(value, dt.timedelta):
         return f"timedelta(days={value.days})"
     return '""' if value == "" else repr(value)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("locks-*.md")), ids=lambda page: page.stem)
+def test_the_page_of_a_lock_tells_what_an_operator_asks(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    headings = "\n".join(re.findall(r"^## (.+)$", text, re.MULTILINE)).casefold()
+    for wanted in ("promises", "settings", "privileges", "provisioning", "loss shows", "failover"):
+        assert wanted in headings
+    assert "outbox locks --after-restore" in text
