@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from django.apps import apps
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 
 from django_outbox_lock.querysets.dialect import InNumbers
-from django_outbox_lock.querysets.operators import BATCH, OUTSTANDING, repeated
+from django_outbox_lock.querysets.operators import OUTSTANDING, batches, repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # The head of a hold that is to end: its parked rows may come back.
 NOBODY = 0
@@ -35,11 +35,22 @@ class FreeingVerbs(QuerySet[Any]):
         rows: Any = self.all()
         rows._for_write = True  # noqa: SLF001 (read where it is written, as Django's own verbs do)
         rows = rows.using(rows.db)
-        found = sorted(rows.stuck().order_by().values_list("head_id", "pk"))[:limit]
-        return sum(
-            rows._free(found[start : start + BATCH])  # noqa: SLF001
-            for start in range(0, len(found), BATCH)
-        )
+        return sum(rows._free(found) for found in rows._stuck_batches(limit))  # noqa: SLF001
+
+    def _stuck_batches(self, limit: int | None) -> Iterator[list[tuple[int, int]]]:
+        """Heads with their holds, the oldest heads first."""
+        rows = self.stuck().order_by("head_id", "pk").values_list("head_id", "pk")
+
+        def read(after: Any, until: Any, count: int) -> list[tuple[int, int]]:
+            if after is None:
+                return list(rows[:count])
+            later = Q(head_id__gt=after[0]) | Q(head_id=after[0], pk__gt=after[1])
+            return list(rows.filter(later, head_id__lte=until[0])[:count])
+
+        def newest() -> tuple[int, int]:
+            return self.aggregate(newest=Max("head_id"))["newest"] or NOBODY, 0
+
+        return batches(read, newest, limit)
 
     def _free(self, found: Sequence[tuple[int, int]]) -> int:
         heads, ids = zip(*found, strict=True)

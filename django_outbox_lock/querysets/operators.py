@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from django.apps import apps
 from django.db import DatabaseError, connections, models, transaction
-from django.db.models import Case, CharField, F, Func, When
+from django.db.models import Case, CharField, F, Func, Max, When
 
 from django_outbox_lock import conf, dberrors
 from django_outbox_lock.clock import ServerTime
 from django_outbox_lock.querysets.dialect import InNumbers
+from django_outbox_lock.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+T = TypeVar("T")
+
 OUTSTANDING, DEAD = 10, 30
 BY_OPERATOR = "by operator"
 BATCH = 1000
+# Ids of one read: a few megabytes, and so many that reading the rest again costs little.
+READ = 50_000
 _TRIES = 5
+# Else the one that was ended may come before the one that it let go on, and be ended again.
+_PAUSES = Backoff(base=0.05, cap=1.0)
 # A literal, as in the condition of the index: a plan without parameters matches it.
 _EMPTY = Func(template="''", output_field=CharField())
 _UNEXPIRED = Case(When(expires_at__gt=ServerTime(), then=F("expires_at")), default=None)
@@ -79,12 +87,16 @@ class OperatorVerbs(models.QuerySet[Any]):
         return rows.using(rows.db)
 
     def _batches(self, state: int, limit: int | None) -> Iterator[list[int]]:
-        # Read once: what arrives from now on was not seen by the operator. Sorted here: an ORDER BY
-        # with a LIMIT makes MariaDB walk along the whole primary key.
-        rows = self.filter(state=state).order_by().values_list("pk", flat=True)
-        ids = sorted(rows)[:limit]
-        for start in range(0, len(ids), BATCH):
-            yield ids[start : start + BATCH]
+        # By an expression: an ORDER BY of the key itself, with a LIMIT, makes MariaDB walk along
+        # the whole primary key instead of the index of the few.
+        rows = self.filter(state=state).order_by(F("pk") + 0).values_list("pk", flat=True)
+
+        def read(after: int | None, until: int | None, count: int) -> list[int]:
+            further = rows if after is None else rows.filter(pk__gt=after, pk__lte=until)
+            return list(further[:count])
+
+        newest = self._fresh().aggregate
+        return batches(read, lambda: newest(newest=Max("pk"))["newest"], limit)
 
     def _requeue(self, ids: Sequence[int]) -> int:
         rows = self._rows(ids, DEAD)
@@ -135,15 +147,38 @@ class OperatorVerbs(models.QuerySet[Any]):
         return hold.objects.using(self.db)
 
 
+def batches(
+    read: Callable[[T | None, T | None, int], list[T]], newest: Callable[[], T], limit: int | None
+) -> Iterator[list[T]]:
+    """In ascending order what ``read`` gives, at most ``limit``, 1,000 at a time.
+
+    ``read(after, until, count)`` gives at most ``count`` from a bound to another; the first time
+    there are none. What arrives after the first read, beyond ``newest``, was not seen by the
+    operator and is left alone.
+    """
+    left = READ if limit is None else limit
+    found = read(None, None, min(READ, left))
+    until = newest() if len(found) == READ else None
+    while found:
+        for start in range(0, len(found), BATCH):
+            yield found[start : start + BATCH]
+        if limit is not None:
+            left -= len(found)
+        if len(found) < READ or not left:
+            return
+        found = read(found[-1], until, min(READ, left))
+
+
 def repeated(using: str, change: Callable[[], Any]) -> int:
     """Try again what a deadlock with a sweeper, or a lock that came too late, has undone."""
     tries = 1 if connections[using].in_atomic_block else _TRIES
-    for _ in range(tries - 1):
+    for number in range(1, tries):
         try:
             return int(change())
         except DatabaseError as error:
             if not dberrors.is_transient(error):
                 raise
+        time.sleep(_PAUSES.delay(number))
     return int(change())
 
 

@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import OperationalError, connection
+from django.db.models.query import FlatValuesListIterable, ValuesListIterable
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_outbox_lock import dberrors
 from django_outbox_lock.clock import SECOND
 from django_outbox_lock.models import Hold, OutboxMessage
-from django_outbox_lock.querysets import HoldQuerySet, freeing, operators
+from django_outbox_lock.querysets import HoldQuerySet, operators
 from django_outbox_lock.querysets.dialect import BelowEach
 from django_outbox_lock.querysets.parking import behind_key
 from tests.factories import HoldFactory, OutboxMessageFactory, now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 pytestmark = pytest.mark.django_db
 
@@ -102,6 +103,72 @@ def test_batches_of_a_thousand_oldest_first(verb: str) -> None:
         state=STATE.DEAD if verb == "requeue" else STATE.OUTSTANDING
     )
     assert list(left.order_by("pk").values_list("pk", flat=True)) == ids[2100:]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many ids each read has fetched, where 4 are read and 2 are changed at a time."""
+    fetched: list[int] = []
+
+    def counting(rows: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Iterable[Any]]:
+        def count(self: Any) -> Iterable[Any]:
+            found = list(rows(self))
+            fetched.append(len(found))
+            return iter(found)
+
+        return count
+
+    for kind in (FlatValuesListIterable, ValuesListIterable):
+        monkeypatch.setattr(kind, "__iter__", counting(kind.__iter__))
+    monkeypatch.setattr(operators, "READ", 4)
+    monkeypatch.setattr(operators, "BATCH", 2)
+    return fetched
+
+
+@pytest.mark.parametrize(
+    ("limit", "fetched", "statements"),
+    [(None, [4, 4, 1], 5), (6, [4, 2], 3), (4, [4], 2), (3, [3], 2), (0, [0], 0)],
+)
+def test_a_few_ids_are_read_at_a_time_and_none_beyond_the_limit(
+    reads: list[int], limit: int | None, fetched: list[int], statements: int
+) -> None:
+    ids = make(9, dead=True)
+    reads.clear()
+    with CaptureQueriesContext(connection) as captured:
+        assert OutboxMessage.objects.all().dead().requeue(limit=limit) == sum(fetched)
+    assert reads == fetched
+    assert len(updates(captured)) == statements
+    more = limit is None or limit >= 4  # then the newest of the table is asked for
+    assert len(captured) == statements + len([count for count in fetched if count]) + more
+    left = OutboxMessage.objects.filter(state=STATE.DEAD).order_by("pk")
+    assert list(left.values_list("pk", flat=True)) == ids[sum(fetched) :]
+
+
+@pytest.mark.parametrize(("limit", "fetched"), [(None, [4, 4, 1]), (6, [4, 2]), (3, [3])])
+def test_a_few_keys_are_read_at_a_time_and_none_beyond_the_limit(
+    reads: list[int], limit: int | None, fetched: list[int]
+) -> None:
+    rows = [held(f"S-{number}", dead=True) for number in range(8)]
+    HoldFactory.create(head_id=rows[3].pk)  # two of one head, at the edge of a read
+    reads.clear()
+    assert OutboxMessage.objects.all().let_go(limit=limit) == sum(fetched)
+    assert reads == fetched
+    assert Hold.objects.filter(head_id=0).count() == sum(fetched)
+
+
+def test_what_is_written_after_the_first_read_is_not_read(
+    reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(6)
+    kill = operators.OperatorVerbs._kill
+
+    def kill_and_write(self: Any, ids: list[int], reason: str) -> int:
+        OutboxMessageFactory.create(topic="late")
+        return kill(self, ids, reason)
+
+    monkeypatch.setattr(operators.OperatorVerbs, "_kill", kill_and_write)
+    assert OutboxMessage.objects.kill() == 6
+    assert OutboxMessage.objects.filter(topic="late", state=STATE.OUTSTANDING).count() == 3
 
 
 def test_what_is_written_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +286,7 @@ def test_a_hold_whose_head_is_gone_is_let_go() -> None:
 
 
 def test_keys_are_let_go_in_batches_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freeing, "BATCH", 2)
+    monkeypatch.setattr(operators, "BATCH", 2)
     rows = [held(f"S-{number}", dead=True) for number in range(6)]
     with CaptureQueriesContext(connection) as captured:
         assert OutboxMessage.objects.all().let_go(limit=5) == 5
