@@ -26,7 +26,12 @@ from django_outbox_lock.outcomes import Sent
 from django_outbox_lock.querysets.messages import Change
 from django_outbox_lock.querysets.parking import behind_key
 from django_outbox_lock.querysets.topics import NewHold
-from tests.factories import HoldFactory, OutboxMessageFactory, ProcessingLogFactory
+from tests.factories import (
+    ArchivedMessageFactory,
+    HoldFactory,
+    OutboxMessageFactory,
+    ProcessingLogFactory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,12 +48,24 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.parametrize("
 OUTSTANDING, SENT, DEAD = OutboxMessage.State.values
 
 
+def lock(row: Any) -> None:
+    type(row).objects.select_for_update().get(pk=row.pk)
+
+
+def archive(row: Any) -> None:
+    """Lock it in the archive, where it is not yet."""
+    ArchivedMessageFactory.create(message_id=row.message_id)
+
+
 class Adversary:
     """Locks ``last``, waits until somebody waits for it, then locks ``first``; changes nothing."""
 
-    def __init__(self, wait_until: WaitUntil, first: Any, last: Any) -> None:
+    def __init__(
+        self, wait_until: WaitUntil, first: Any, last: Any, lock: Callable[[Any], None]
+    ) -> None:
         self._wait_until = wait_until
         self._first, self._last = first, last
+        self._lock = lock
         self._locked = threading.Event()
         self._pool = ThreadPoolExecutor(1)
 
@@ -72,9 +89,6 @@ class Adversary:
         finally:
             connections.close_all()
 
-    def _lock(self, row: Any) -> None:
-        type(row).objects.select_for_update().get(pk=row.pk)
-
     def _stay_alive(self) -> None:
         """PostgreSQL ends whoever notices, InnoDB whoever has changed fewer rows."""
         if connection.vendor == "postgresql":
@@ -94,28 +108,31 @@ def _somebody_waits() -> bool:
 
 
 @contextmanager
-def ended_once() -> Iterator[None]:
-    """The server ends exactly one transaction of this thread, because of a deadlock."""
-    ended: list[DatabaseError] = []
+def ended() -> Iterator[None]:
+    """The server ends transactions of this thread, because of deadlocks."""
+    errors: list[DatabaseError] = []
 
     def note(execute: Any, sql: str, params: Any, many: Any, context: Any) -> Any:
         try:
             return execute(sql, params, many, context)
         except DatabaseError as error:
-            ended.append(error)
+            errors.append(error)
             raise
 
     with connection.execute_wrapper(note):
         yield
-    assert [dberrors.is_deadlock(error) for error in ended] == [True]
+    assert errors
+    assert all(map(dberrors.is_deadlock, errors))
 
 
 @pytest.fixture
 def deadlock(wait_until: WaitUntil) -> Callable[..., None]:
     """A function that runs a verb whose first try meets the adversary at these rows."""
 
-    def run(rows: Sequence[Any], verb: Callable[[], Any]) -> Any:
-        with Adversary(wait_until, rows[0], rows[-1]).at_work(), ended_once():
+    def run(
+        rows: Sequence[Any], verb: Callable[[], Any], lock: Callable[[Any], None] = lock
+    ) -> Any:
+        with Adversary(wait_until, rows[0], rows[-1], lock).at_work(), ended():
             return verb()
 
     return run
@@ -215,6 +232,14 @@ def test_dispatched_messages_are_archived(
     assert ArchivedMessage.objects.count() == (0 if outside else 3)
     assert Elsewhere.stored == ([row.pk for row in rows] if outside else [])
     assert work.tally.archived == 3
+
+
+def test_messages_are_stored_in_the_archive(name: str, deadlock: Any) -> None:
+    rows = messages(dispatched=True)
+    work = archiver()
+    deadlock(rows, work.tick, archive)
+    assert not OutboxMessage.objects.exists()
+    assert ArchivedMessage.objects.count() == work.tally.archived == 3
 
 
 def test_dead_letters_are_pruned(name: str, deadlock: Any) -> None:
