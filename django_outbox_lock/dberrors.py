@@ -48,6 +48,8 @@ _CONNECTION_LOST = _of(
     oracle=[28, 1012, 3113, 3114, 3135],
 )
 _TRANSACTION_ENDED = _of(mysql=[1213, 1020], mssql=[1205, 3960])
+# A character that the column's or the database's character set does not have.
+_NO_SUCH_CHARACTER = _of(sqlstate=["22P05", "22021"], mysql=[1366, 1977, 3854])
 # What the driver and Django raise over a value that the server has sent and nobody can read. SQLite
 # keeps whatever was written: a text that is not UTF-8 is no error of its own until it is read.
 _REFUSED = (DataError, ValueError, TypeError, AttributeError, OverflowError)
@@ -91,6 +93,11 @@ def is_connection_lost(error: BaseException) -> bool:
 def is_undecodable(error: BaseException) -> bool:
     """A value was read that is damaged; the connection and the other rows are well."""
     return isinstance(error, _REFUSED) or _has(error, _NO_TEXT)
+
+
+def is_unstorable_text(error: BaseException) -> bool:
+    """A text has a character that the table cannot hold: a database that is not in UTF-8."""
+    return _has(error, _NO_SUCH_CHARACTER)
 
 
 def ends_transaction(error: BaseException) -> bool:

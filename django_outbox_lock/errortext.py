@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 import re
+import traceback
+from pathlib import Path
 
 LIMIT = 2000
+_PACKAGE = str(Path(__file__).parent)
 # Up to the last "@": whoever has not encoded a password shall not read the rest of it here.
 _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)\S+@")
 
 
 def describe(error: BaseException) -> str:
     """The exception's type and message, cleaned."""
-    return clean(f"{type(error).__name__}: {error}")
+    return clean(f"{type(error).__name__}: {text_of(error)}")
+
+
+def place(error: BaseException) -> str:
+    """Where it was raised: the first line of code that is not of this package, and the last one.
+
+    Empty for an error that was never raised. Without it nobody finds ``KeyError: 'number'``.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    places = [f"{Path(f.filename).name}:{f.lineno} in {f.name}" for f in theirs]
+    return " … ".join(dict.fromkeys([*places[:1], *places[-1:]]))
+
+
+def text_of(value: object) -> str:
+    """``str(value)``, whatever it is: a text that cannot be had must not hide what happened."""
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 (it is the value's own)
+        return f"(its text cannot be had: {type(error).__name__})"
 
 
 def clean(text: str) -> str:

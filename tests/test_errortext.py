@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_outbox_lock.errortext import LIMIT, describe
+from django_outbox_lock.errortext import LIMIT, describe, place, text_of
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,28 @@ def test_the_length_is_bounded_as_sql_server_counts_it() -> None:
     text = describe(ValueError("😀" * LIMIT))
     assert LIMIT - 1 <= len(text.encode("utf-16-le")) // 2 <= LIMIT
     assert text.endswith("😀")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise LookupError
+
+
+def test_an_error_that_cannot_be_shown_hides_nothing() -> None:
+    assert describe(Mute()) == "Mute: (its text cannot be had: LookupError)"
+    assert text_of(3) == "3"
+
+
+def test_the_place_is_where_their_code_begins_and_where_it_ended() -> None:
+    def inner() -> None:
+        int("x")
+
+    def outer() -> None:
+        inner()
+
+    with pytest.raises(ValueError) as raised:
+        outer()
+    first, last = place(raised.value).split(" … ")
+    assert first.startswith("test_errortext.py:")
+    assert last.endswith(" in inner")
+    assert place(ValueError("never raised")) == ""

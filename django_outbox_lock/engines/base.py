@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_outbox_lock.engines")
 
 JITTER = 0.2
+# Seconds, a century: longer than anybody waits, and within what threads and clocks can count.
+LONGEST = 36_525 * 86_400.0
 
 
 class Engine:
@@ -121,10 +123,14 @@ class Engine:
         """Go through one cycle and return the seconds until the next one is due.
 
         Raises what goes wrong: ``DatabaseError``, ``LockUnavailable``, ``LockLost``. May be called
-        inside a transaction of the caller, which then sees one state of the database only.
+        inside a transaction of the caller, which then sees one state of the database only. Leaves
+        no thread and no connection of a publisher behind.
         """
         self._refuse_without_autocommit()
-        return self._cycle(linger=0.0)
+        try:
+            return self._cycle(linger=0.0)
+        finally:
+            self.close()
 
     def run(self) -> None:
         """Go through cycles until ``stop`` is called, whatever happens to the database.
@@ -248,16 +254,22 @@ def _forget_queries() -> None:
 
 
 def positive(name: str, value: object) -> float:
-    """``value`` if it is a number above 0; raises ``ValueError`` naming the option."""
+    """``value`` if it is a number of seconds above 0; raises ``ValueError`` naming the option."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{name} must be a number above 0, not {value!r}.")
-    return float(value)
+    return _countable(name, value)
 
 
 def at_least(name: str, value: object, least: float) -> float:
     """``value`` if it is a number of at least ``least``; raises ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
         raise ValueError(f"{name} must be a number of at least {least:g}, not {value!r}.")
+    return _countable(name, value)
+
+
+def _countable(name: str, value: float) -> float:
+    if value > LONGEST:
+        raise ValueError(f"{name} must be at most {LONGEST:.0f} (a century), not {value!r}.")
     return float(value)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from django_outbox_lock.engines.items import BrokeTransport
-from django_outbox_lock.errortext import clean, describe
+from django_outbox_lock.errortext import clean, describe, text_of
 from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
 
@@ -150,7 +150,7 @@ class Delivery:
         And even a probe only if the transport has carried others since the last one failed: in an
         outage it would fail whatever it is.
         """
-        words = clean(str(error)) or "The transport is down."
+        words = clean(text_of(error)) or "The transport is down."
         if probe is not None:
             if self._routing.has_carried(part.name):
                 probe.outcome = BrokeTransport(words)
@@ -163,18 +163,19 @@ def _untried(chain: Chain) -> bool:
     return any(item.outcome is None for item in chain.items)
 
 
-def _blame(error: BaseException | None) -> Retry:
+def _blame(error: BaseException | None) -> Outcome:
     if error is None:
         return Retry("The publisher gave no outcome for this message.")
-    return Retry(describe(error))
+    # Whoever raises an outcome means it, as in a handler.
+    return error if isinstance(error, Outcome) else Retry(describe(error))
 
 
 def _checked(outcome: object) -> Outcome:
     """What a publisher gave, made fit for the row."""
     if isinstance(outcome, Rejected):
-        return Rejected(clean(str(outcome.reason)))
+        return Rejected(clean(text_of(outcome.reason)))
     if isinstance(outcome, Retry):
-        return _checked_retry(str(outcome.reason), outcome.after)
+        return _checked_retry(text_of(outcome.reason), outcome.after)
     if isinstance(outcome, Sent):
         return outcome
     return Retry(clean(f"The publisher gave {outcome!r} instead of an outcome."))

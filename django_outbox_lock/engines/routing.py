@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_outbox_lock.engines")
 
 HOLD, SKIP = "hold", "skip"
+# Topics whose way is remembered: a project that puts ids into topics has any number of them.
+REMEMBERED = 10_000
 
 
 class Routing:
@@ -45,6 +47,7 @@ class Routing:
     def name(self, topic: str) -> str | None:
         """Name of the publisher of a topic; None for a topic without a route."""
         if topic not in self._known:
+            _make_room(self._known)
             self._known[topic] = self._find(topic)
         return self._known[topic]
 
@@ -97,6 +100,7 @@ class Policies:
     def holds(self, topic: str) -> bool:
         """Whether a dead message of the topic holds the later ones of its key back."""
         if topic not in self._known:
+            _make_room(self._known)
             policy = first_match(self._policies, topic) or Policy()
             self._known[topic] = policy.dead_head == HOLD
         return self._known[topic]
@@ -114,6 +118,11 @@ class Policy:
 def first_match(patterns: Mapping[str, Any], topic: str) -> Any:
     """The value of the first pattern (fnmatch, case matters) that fits; None if none does."""
     return next((value for pattern, value in patterns.items() if fnmatchcase(topic, pattern)), None)
+
+
+def _make_room(known: dict[str, Any]) -> None:
+    if len(known) >= REMEMBERED:
+        known.clear()
 
 
 def _console(alias: str) -> Mapping[str, BackendSettings]:

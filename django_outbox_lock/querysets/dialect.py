@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import EmptyResultSet
-from django.db import NotSupportedError
+from django.db import DatabaseError, NotSupportedError, transaction
 from django.db.models import F, Lookup
+
+from django_outbox_lock import dberrors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 else:
     BooleanLookup = Lookup
 
+# Columns with words that strangers have chosen, and how much of them fits into each.
+_ERRORS = {"error": 2000, "last_error": 2000, "reason": 200}
 _SAME_DIALECT = {"cockroachdb": "postgresql", "yugabyte": "postgresql", "tidb": "mysql"}
 
 
@@ -122,9 +126,10 @@ _DIALECTS = {
         upsert=_ON_CONFLICT,
     ),
     "mysql": _Dialect(
-        source="JSON_TABLE(%s, '$[*]' COLUMNS({columns})) AS v",
+        # Whatever the connection speaks: of a character that it has not, a NULL would be made.
+        source="JSON_TABLE(CONVERT(%s USING utf8mb4), '$[*]' COLUMNS({columns})) AS v",
         column="{name} {type} PATH '$.{name}'",
-        types={"number": "BIGINT", "text": "VARCHAR(2000)"},
+        types={"number": "BIGINT", "text": "VARCHAR(2000) CHARACTER SET utf8mb4"},
         update="UPDATE {source} STRAIGHT_JOIN {table} ON {join} SET {assign} WHERE {where}",
         upsert=(
             "INSERT INTO {table} ({columns}) SELECT {select} FROM {source} "
@@ -185,7 +190,7 @@ def update_each(
         join=f"{name}.id = v.id",
         where=where,
     )
-    return _run(connection, sql, [_json(rows)])
+    return _run(connection, sql, [], rows)
 
 
 def upsert_each(
@@ -224,7 +229,39 @@ def upsert_each(
         merged=assigned("s.{column}"),
         merged_values=", ".join(f"s.{column}" for column in insert),
     )
-    return _run(connection, sql, [*params, _json(rows)])
+    return _run(connection, sql, params, rows)
+
+
+def _run(
+    connection: BaseDatabaseWrapper,
+    sql: str,
+    params: Sequence[Any],
+    rows: Sequence[Mapping[str, Any]],
+) -> int:
+    """Execute with ``rows`` as the last parameter; the number of rows hit.
+
+    An error's text in characters that the tables do not have must not keep its message from being
+    written, for that would be sent for ever: it is written with escapes instead.
+    """
+    text = _json(rows)
+    if "\\u" not in text:  # in ASCII, which every character set has
+        return _execute(connection, sql, [*params, text])
+    try:
+        with transaction.atomic(using=connection.alias):
+            return _execute(connection, sql, [*params, text])
+    except DatabaseError as error:
+        if not dberrors.is_unstorable_text(error):
+            raise
+    return _execute(connection, sql, [*params, _json([_escaped(row) for row in rows])])
+
+
+def _escaped(row: Mapping[str, Any]) -> dict[str, Any]:
+    escaped = {
+        name: row[name].encode("ascii", "backslashreplace").decode()[:most]
+        for name, most in _ERRORS.items()
+        if row.get(name)
+    }
+    return {**row, **escaped}
 
 
 def _json(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -232,7 +269,7 @@ def _json(rows: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps([{k: v for k, v in row.items() if v is not None} for row in rows])
 
 
-def _run(connection: BaseDatabaseWrapper, sql: str, params: list[Any]) -> int:
+def _execute(connection: BaseDatabaseWrapper, sql: str, params: list[Any]) -> int:
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         return int(cursor.rowcount)

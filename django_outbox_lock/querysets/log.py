@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import IntegrityError, models, transaction
+from django.db import DatabaseError, IntegrityError, models, transaction
 from django.db.models.expressions import OrderBy
 from django.utils import timezone
 
-from django_outbox_lock import dberrors
+from django_outbox_lock import dberrors, errortext
 
 
 class _NewestVersion(OrderBy):
@@ -64,17 +64,28 @@ class ProcessingLogQuerySet(models.QuerySet[Any]):
         )
 
     def fail(self, entry_hash: str, last_error: str, body_digest: str, **columns: Any) -> None:
-        """Leave the trace of a failed delivery, unless another one has succeeded meanwhile."""
-        trace = {"last_error": last_error, "body_digest": body_digest}
+        """Leave the trace of a failed delivery, unless another one has succeeded meanwhile.
+
+        Characters that the table's character set does not have are written as escapes.
+        """
+        trace = {"entry_hash": entry_hash, "last_error": last_error, "body_digest": body_digest}
         try:
             with transaction.atomic(using=self.db):
-                self.create(
-                    entry_hash=entry_hash, status=self.model.Status.FAILED, **trace, **columns
-                )
+                self._fail(trace, columns)
+        except DatabaseError as error:
+            if not dberrors.is_unstorable_text(error):
+                raise
+            escaped = last_error.encode("ascii", "backslashreplace").decode()[: errortext.LIMIT]
+            self._fail({**trace, "last_error": escaped}, columns)
+
+    def _fail(self, trace: dict[str, str], columns: dict[str, Any]) -> None:
+        try:
+            with transaction.atomic(using=self.db):
+                self.create(status=self.model.Status.FAILED, **trace, **columns)
         except IntegrityError as error:
             if not dberrors.is_duplicate_key(error):
                 raise
-            self._failed(entry_hash).update(
+            self._failed(trace["entry_hash"]).update(
                 attempts=models.F("attempts") + 1, updated_at=timezone.now(), **trace
             )
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from django_outbox_lock.querysets.page import PageRow
 
 OUTSTANDING, DISPATCHED, DEAD = 10, 20, 30
-# All the errors of one page together, in characters: below every server's longest statement.
-ERRORS_OF_A_PAGE = 4_000_000
+# All the errors of one page together, in characters, of which each may take 7 bytes (escaped for
+# JSON and for SQL): below every server's longest statement.
+ERRORS_OF_A_PAGE = 2_000_000
 
 _COLUMNS = {
     "id": "number",

@@ -13,11 +13,18 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 # PostgreSQL bounds a silent transaction inside it (see ``fence``); where the session itself is to
-# be bounded, one statement keeps the old value and sets the new one.
+# be bounded, one statement keeps the old values and sets the new ones. Safe updates would refuse
+# every UPDATE that reads its values from JSON: that is a table without a key.
 _BOUND = {
     "mysql": (
-        "SET @outbox_wait_timeout = @@SESSION.wait_timeout, SESSION wait_timeout = %s",
-        "SET SESSION wait_timeout = @outbox_wait_timeout",
+        (
+            "SET @outbox_wait_timeout = @@SESSION.wait_timeout, SESSION wait_timeout = %s, "
+            "@outbox_safe_updates = @@SESSION.sql_safe_updates, SESSION sql_safe_updates = 0"
+        ),
+        (
+            "SET SESSION wait_timeout = @outbox_wait_timeout, "
+            "SESSION sql_safe_updates = @outbox_safe_updates"
+        ),
     )
 }
 

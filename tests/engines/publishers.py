@@ -70,10 +70,14 @@ class Hanging(Scripted):
     released = threading.Event()
     closed = threading.Event()
 
+    used = False
+
     def close(self) -> None:
-        type(self).closed.set()
+        if self.used:
+            type(self).closed.set()
 
     def publish_batch(self, envelopes: Sequence[Envelope]) -> Iterator[Outcome]:
+        self.used = True
         self._calls.append([envelope.json() for envelope in envelopes])
         for envelope in envelopes:
             if self._behave and self._behave(envelope):
