@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,7 +33,7 @@ def keep(envelope: Envelope) -> None:
     handled.append(envelope)
 
 
-def outcome_of(handler: Callable[[Envelope], Any]) -> Outcome:
+def outcome_of(handler: Callable[[Envelope], Any]) -> Any:
     publisher = CallablePublisher(handlers={"*": handler})
     (outcome,) = publisher.publish_batch([make_envelope()])
     return outcome
@@ -89,11 +90,30 @@ def test_returned_outcome_is_not_taken_for_success() -> None:
     assert isinstance(outcome_of(lambda _: Retry("later")), Retry)
 
 
+@pytest.mark.parametrize("outcome", [Retry, Rejected])
+def test_an_outcome_without_its_reason_is_no_success_either(outcome: type[Outcome]) -> None:
+    """``return Retry``, where ``raise Retry("busy")`` was meant."""
+    assert outcome_of(lambda _: outcome).reason == (
+        f"The handler returned {outcome.__name__} without a reason."
+    )
+    assert outcome_of(lambda _: Sent) == Sent()
+
+
 def test_other_exception_is_a_retry_with_its_truncated_text() -> None:
     outcome = outcome_of(raising(KeyError("x" * 5000)))
     assert isinstance(outcome, Retry)
     assert outcome.reason.startswith("KeyError: 'xxx")
-    assert len(outcome.reason) == 1000
+    assert len(outcome.reason) < 1100
+
+
+def test_the_reason_tells_where_it_was_raised() -> None:
+    """A bare "KeyError: 'number'" sends people through the whole handler."""
+
+    def look_up(envelope: Envelope) -> None:
+        envelope.headers["number"]
+
+    reason = outcome_of(look_up).reason
+    assert re.fullmatch(r"KeyError: 'number' \(test_callables\.py:\d+ in look_up\)", reason)
 
 
 def test_exception_that_cannot_be_printed_is_a_retry() -> None:

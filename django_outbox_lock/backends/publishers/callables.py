@@ -12,6 +12,7 @@ from asgiref.sync import async_to_sync
 from django.db import connections
 from django.utils.module_loading import import_string
 
+from django_outbox_lock import errortext
 from django_outbox_lock.backends.publishers.base import BasePublisher
 from django_outbox_lock.context import handling
 from django_outbox_lock.exceptions import TransportDown
@@ -101,8 +102,11 @@ def _call(handler: Handler, envelope: Envelope) -> Outcome:
     except TransportDown:
         raise
     except Exception as error:  # noqa: BLE001 (a handler's error is its message's outcome)
-        return Retry("".join(traceback.format_exception_only(error)).strip()[:_REASON_LENGTH])
+        text = "".join(traceback.format_exception_only(error)).strip()[:_REASON_LENGTH]
+        return Retry(f"{text} ({errortext.place(error)})")
     # Whoever returns an outcome instead of raising it means it.
+    if isinstance(result, type) and issubclass(result, Retry | Rejected):
+        return Retry(f"The handler returned {result.__name__} without a reason.")
     return result if isinstance(result, Outcome) else Sent()
 
 
