@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,7 @@ from django_outbox_lock.engines.sweeper import Sweeper
 from django_outbox_lock.exceptions import InvalidSettings
 from django_outbox_lock.models import OutboxMessage
 from django_outbox_lock.outbox import publish
+from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -287,3 +291,48 @@ class Replica:
 
     def db_for_write(self, model: Any, **hints: Any) -> str:
         return "default"
+
+
+class Gone(io.StringIO):
+    """A terminal whose window was closed, or a pipe that nobody reads any more."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_output_that_is_gone_does_not_end_the_work(outbox: Any, *, terminal: bool) -> None:
+    write(1, 2)
+    call_command("runsweeper", "--once", "--batch-size", "1", stdout=Gone(terminal=terminal))
+    assert sent() == [1, 2]
+
+
+def test_a_reader_that_is_gone_is_no_error(
+    outbox: Any, database_urls: Callable[[], dict[str, str]]
+) -> None:
+    """``manage.py runsweeper --once | head -0`` ends as if somebody had read it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), "runsweeper", "--once"],
+        env={
+            **os.environ,
+            **database_urls(),
+            "OUTBOX_LOCK": json.dumps({"default": {"PUBLISHERS": PUBLISHERS}}),
+        },
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr

@@ -7,6 +7,7 @@ import io
 import pytest
 
 from django_outbox_lock.backends.publishers.console import ConsolePublisher
+from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Sent
 from tests.publishers.envelopes import make_envelope
 
@@ -54,3 +55,22 @@ def test_standard_output_of_the_moment(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.count("Topic: order.paid") == 1
     next(outcomes)
     assert capsys.readouterr().out.count("Topic: order.paid") == 1
+
+
+def test_what_the_terminal_cannot_show_becomes_an_escape() -> None:
+    """Else every message with an umlaut would die on a terminal that is not in UTF-8."""
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    envelope = make_envelope(body='"é"'.encode())
+    assert list(ConsolePublisher(stream=stream).publish_batch([envelope])) == [Sent()]
+    assert rb"\xe9" in raw.getvalue()
+
+
+class Gone(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_an_output_that_is_gone_uses_up_nobodys_attempts() -> None:
+    with pytest.raises(TransportDown, match=r"cannot be written: .*Broken pipe"):
+        list(ConsolePublisher(stream=Gone()).publish_batch([make_envelope()]))

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from django_outbox_lock.backends.publishers.base import BasePublisher
+from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Sent
 
 if TYPE_CHECKING:
@@ -30,9 +31,18 @@ class ConsolePublisher(BasePublisher):
         """``Sent`` for each message once it is printed."""
         stream = self._stream or sys.stdout
         for envelope in envelopes:
-            stream.write(_block(envelope))
-            stream.flush()
+            try:
+                stream.write(_writable(_block(envelope), stream))
+                stream.flush()
+            except OSError as error:
+                raise TransportDown(f"The output cannot be written: {error}") from error
             yield Sent()
+
+
+def _writable(text: str, stream: TextIO) -> str:
+    """What the stream's encoding cannot carry becomes an escape: it is no message's fault."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _block(envelope: Envelope) -> str:

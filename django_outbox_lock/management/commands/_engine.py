@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
@@ -57,6 +58,14 @@ class EngineCommand(BaseCommand):
     def conclude(self, engine: Engine) -> None:
         """Called when the engine has ended without an error."""
 
+    def tell(self, text: str, ending: str = "\n") -> None:
+        """Write to the output; a reader or a terminal that is gone must not end the work."""
+        try:
+            self.stdout.write(text, ending=ending)
+            self.stdout.flush()
+        except OSError:
+            silence(sys.stdout)
+
     def get_check_kwargs(self, options: dict[str, Any]) -> Any:
         return {**super().get_check_kwargs(options), "databases": [options["database"]]}
 
@@ -87,6 +96,14 @@ class EngineCommand(BaseCommand):
             engine.tick()
         finally:
             engine.close()
+
+
+def silence(stream: TextIO) -> None:
+    """Let what is written to a file that takes no more go nowhere, at the end of Python, too."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def add_database(parser: ArgumentParser, meaning: str) -> None:

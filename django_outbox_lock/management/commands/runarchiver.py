@@ -35,4 +35,4 @@ class Command(EngineCommand):
             self.stdout.write(f"Would be done now: {engine.survey()}")
             return
         super().start(engine, options)
-        self.stdout.write(str(engine.tally))
+        self.tell(str(engine.tally))

@@ -33,12 +33,8 @@ class Command(EngineCommand):
 
     def conclude(self, engine: Engine) -> None:
         assert isinstance(engine, Sweeper)
-        if self.stdout.isatty():
-            self.stdout.write("")
-        else:
-            self.stdout.write(str(engine.totals))
+        self.tell("" if self.stdout.isatty() else str(engine.totals))
 
     def _rewrite(self, totals: Totals) -> None:
         """One line on a terminal, written over and over."""
-        self.stdout.write(f"\r{totals}", ending="")
-        self.stdout.flush()
+        self.tell(f"\r{totals}", ending="")
