@@ -25,11 +25,15 @@ PATH = "OUTBOX_LOCK['default']['PUBLISHERS']['default']"
     ("options", "words"),
     [
         ({"url": None}, "url must be amqp:// or amqps://, not None"),
-        ({"url": "http+x://localhost/"}, "Unexpected URL scheme"),
+        ({"url": "http://localhost/"}, "url must be amqp:// or amqps://"),
         ({"url": URL + "?heartbeat=5"}, "url has heartbeat"),
         ({"window": 0}, "window must be 1 or more, not 0"),
         ({"heartbeat": 0}, "heartbeat must be 1 second or more, not 0"),
-        ({"connect_timeout": 0}, "must be > 0|timeout"),
+        ({"heartbeat": 65_536}, "heartbeat must be at most 65535 s, not 65536"),
+        ({"connect_timeout": 0}, "connect_timeout must be a number of seconds above 0.*: 0"),
+        ({"confirm_timeout": 0}, "confirm_timeout must be a number of seconds above 0.*: 0"),
+        ({"confirm_timeout": float("inf")}, "confirm_timeout must be .* a day at most: inf"),
+        ({"connect_timeout": "5"}, "connect_timeout must be a number of seconds .*: '5'"),
         ({"exchange": "x" * 256}, "the exchange has 256"),
         ({"routing_key": "{tenant}"}, "routing_key has {topic}, {key}: not '{tenant}'"),
         ({"routing_key": "{"}, "routing_key"),
@@ -76,3 +80,28 @@ def test_message_carries_the_whole_envelope(correlation_id: str) -> None:
     expected = correlation_id if correlation_id == "c-1" else None
     assert message.properties.correlation_id == expected
     assert message.header_size > len(b"".join(message.properties.encode()))
+
+
+@pytest.mark.parametrize("password", ["hid#den", "hid/den", "hid?den", "hid[den"])
+def test_a_password_that_is_not_encoded_is_told_and_not_shown(password: str) -> None:
+    with pytest.raises(ValueError, match="percent-encoded") as refused:
+        RabbitMQPublisher(url=f"amqp://shop:{password}@localhost:5672/")
+    assert "hid" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
+
+
+@pytest.mark.parametrize("missing", ["message_id", "headers"])
+def test_a_stranger_among_the_messages_is_an_error_that_is_documented(missing: str) -> None:
+    properties = to_message(make_envelope(), "shop", "key").properties
+    setattr(properties, missing, None)
+    with pytest.raises(ValueError, match="does not come from an outbox"):
+        to_envelope(properties, b"")
+
+
+def test_what_brokers_add_is_no_header_of_the_message() -> None:
+    """A dead-letter exchange adds lists of tables, which nobody could publish again."""
+    envelope = make_envelope(headers={"tenant": "7"})
+    properties = to_message(envelope, "shop", "key").properties
+    properties.headers["x-death"] = [{"count": 1, "queue": "orders"}]
+    assert to_envelope(properties, envelope.body) == envelope

@@ -72,6 +72,8 @@ def to_envelope(properties: Received, body: bytes) -> Envelope:
 
     Raises ``LookupError`` or ``ValueError`` when the message does not come from an outbox.
     """
+    if not (properties.message_id and properties.headers):
+        raise ValueError("The message has no id or no headers: it does not come from an outbox.")
     headers = dict(properties.headers)
     return Envelope(
         message_id=uuid.UUID(properties.message_id),
@@ -79,7 +81,8 @@ def to_envelope(properties: Received, body: bytes) -> Envelope:
         key=headers.get(KEY),
         body=body,
         content_type=properties.content_type,
-        headers={name: value for name, value in headers.items() if name not in _OURS},
+        # What brokers add on the way (x-death and its kin) is no text, and was not published.
+        headers={n: v for n, v in headers.items() if n not in _OURS and isinstance(v, str)},
         correlation_id=headers[CORRELATION_ID],
         causation_id=headers[CAUSATION_ID],
         created_at=dt.datetime.fromisoformat(headers[CREATED_AT]),

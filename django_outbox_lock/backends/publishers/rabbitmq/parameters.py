@@ -21,17 +21,23 @@ _NOT_IN_URL = frozenset(
     }
 )
 
+_DAY = 86_400
+# Two bytes of the protocol.
+_LONGEST_HEARTBEAT = 65_535
+
 
 def parameters(
     url: object, *, connect_timeout: float, confirm_timeout: float, heartbeat: int
 ) -> pika.URLParameters:
     """One attempt to connect, with every wait bounded. Raises ``ValueError`` or ``TypeError``."""
-    if not isinstance(url, str) or not url:
-        raise ValueError(f"url must be amqp:// or amqps://, not {url!r}.")
+    _check_url(url)
+    _check_seconds("connect_timeout", connect_timeout)
+    _check_seconds("confirm_timeout", confirm_timeout)
     if heartbeat < 1:
         # Without it, a connection that gets no answer would never end.
         raise ValueError(f"heartbeat must be 1 second or more, not {heartbeat!r}.")
-    _check_query(url)
+    if heartbeat > _LONGEST_HEARTBEAT:
+        raise ValueError(f"heartbeat must be at most {_LONGEST_HEARTBEAT} s, not {heartbeat!r}.")
     result = pika.URLParameters(url)
     result.socket_timeout = result.stack_timeout = connect_timeout
     result.blocked_connection_timeout = confirm_timeout
@@ -40,11 +46,29 @@ def parameters(
     return result
 
 
-def _check_query(url: str) -> None:
-    misplaced = _NOT_IN_URL.intersection(parse_qs(urlsplit(url).query))
+def _check_url(url: object) -> None:
+    if not isinstance(url, str) or not url:
+        raise ValueError(f"url must be amqp:// or amqps://, not {url!r}.")
+    try:
+        parts = urlsplit(url)
+        readable = parts.scheme in {"amqp", "amqps"} and parts.port != 0
+    except ValueError:
+        readable = False
+    if not readable:
+        # Not shown, nor what the parser says of it: that may be a part of the password.
+        raise ValueError(
+            "url must be amqp:// or amqps://, with the special characters of the user and the "
+            "password percent-encoded."
+        ) from None
+    misplaced = _NOT_IN_URL.intersection(parse_qs(parts.query))
     if misplaced:
         names = ", ".join(sorted(misplaced))
         raise ValueError(f"url has {names}: timeouts and heartbeat are options of their own.")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or not 0 < value <= _DAY:
+        raise ValueError(f"{name} must be a number of seconds above 0, a day at most: {value!r}.")
 
 
 def _about_us() -> dict[str, Any]:
