@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from django_outbox_lock.envelope import Envelope
+
+logger = logging.getLogger("django_outbox_lock.outbox")
 
 _current: ContextVar[Envelope | None] = ContextVar("django_outbox_lock_message", default=None)
 
@@ -37,8 +40,13 @@ def trace_headers() -> dict[str, str]:
     With its default propagators: ``traceparent``, ``tracestate`` and ``baggage`` as W3C has them.
     """
     headers: dict[str, str] = {}
-    if inject := _injector():
-        inject(headers)
+    inject = _injector()
+    try:
+        if inject is not None:
+            inject(headers)
+    except Exception:
+        logger.exception("The trace cannot be written into headers: the message goes without.")
+        return {}
     return headers
 
 
@@ -47,6 +55,9 @@ def _injector() -> Callable[[dict[str, str]], None] | None:
     try:
         module = import_module("opentelemetry.propagate")
     except ModuleNotFoundError:
+        return None
+    except Exception:  # a propagator that OTEL_PROPAGATORS names and nobody has installed
+        logger.exception("OpenTelemetry cannot be used: messages go without a trace.")
         return None
     inject: Callable[[dict[str, str]], None] = module.inject
     return inject

@@ -12,7 +12,7 @@ from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from django_outbox_lock import codec, context, keys
-from django_outbox_lock.clock import ServerTime, to_microseconds
+from django_outbox_lock.clock import SECOND, ServerTime, to_microseconds
 from django_outbox_lock.exceptions import PublishError
 from django_outbox_lock.ids import uuid7
 
@@ -23,6 +23,10 @@ TOPIC_LIMIT = 200
 KEY_LIMIT = 255
 ID_LIMIT = 200
 HEADERS_LIMIT = 64 * 1024
+# A day off both ends of the calendar: a moment that no time zone can show breaks the pages.
+_DAY = 86_400 * SECOND
+_EARLIEST = to_microseconds(dt.datetime.min.replace(tzinfo=dt.UTC)) + 2 * _DAY
+_LATEST = to_microseconds(dt.datetime.max.replace(tzinfo=dt.UTC)) - 2 * _DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +81,20 @@ def _order_key(topic: str, key: str | None) -> int | None:
 
 def _headers(given: Mapping[str, str] | None) -> str:
     headers = codec.check_headers(given)
-    if "traceparent" not in headers:
-        headers |= {k: v for k, v in context.trace_headers().items() if k not in headers}
     text = codec.encode_headers(headers)
     if (size := len(text.encode())) > HEADERS_LIMIT:
         raise PublishError(f"headers have {size} bytes as JSON, more than {HEADERS_LIMIT}.")
-    return text
+    return text if "traceparent" in headers else _traced(headers) or text
+
+
+def _traced(headers: dict[str, str]) -> str | None:
+    """With the headers of the trace; None without one, or with one that cannot be carried."""
+    traced = context.trace_headers()
+    try:
+        text = codec.encode_headers(headers | {k: v for k, v in traced.items() if k not in headers})
+    except PublishError:  # the caller did not write it, and its change must not fail over it
+        return None
+    return text if len(text.encode()) <= HEADERS_LIMIT else None
 
 
 def _flow(draft: Draft, message_id: uuid.UUID) -> dict[str, str]:
@@ -119,4 +131,4 @@ def _moment(field: str, value: dt.datetime | None) -> int | None:
         return None
     if not isinstance(value, dt.datetime):
         raise PublishError(f"{field} must be a datetime, not {type(value).__name__}.")
-    return to_microseconds(value)
+    return min(max(to_microseconds(value), _EARLIEST), _LATEST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import datetime as dt
+import os
 import subprocess
 import sys
 
@@ -69,3 +70,30 @@ def test_opentelemetry_is_not_needed() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
     )
     assert done.stdout.strip() == "{}"
+
+
+def test_a_propagator_that_raises_costs_the_trace_only(
+    monkeypatch: pytest.MonkeyPatch, package_log: pytest.LogCaptureFixture
+) -> None:
+    def inject(headers: dict[str, str]) -> None:
+        headers["half"] = "1"
+        raise LookupError
+
+    monkeypatch.setattr(context, "_injector", lambda: inject)
+    assert context.trace_headers() == {}
+    assert "goes without" in package_log.text
+
+
+def test_a_propagator_that_nobody_has_installed_costs_the_trace_only() -> None:
+    """``OTEL_PROPAGATORS`` is often set for all programs of a cluster."""
+    code = "from django_outbox_lock import context; print(context.trace_headers())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "OTEL_PROPAGATORS": "nobody-has-it"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert done.stdout.strip() == "{}"
+    assert "nobody-has-it" in done.stderr

@@ -12,7 +12,7 @@ from django.utils import timezone
 from opentelemetry import trace
 
 from django_outbox_lock import context, draft, keys
-from django_outbox_lock.clock import to_microseconds
+from django_outbox_lock.clock import to_datetime, to_microseconds
 from django_outbox_lock.draft import Draft
 from django_outbox_lock.exceptions import PublishError
 from tests.test_context import SPAN_ID, TRACE_ID, envelope
@@ -143,3 +143,21 @@ def test_moments_are_kept_to_the_microsecond(settings: Settings, *, use_tz: bool
     assert values(expires_at=naive)["expires_at"] == expected
     assert values(expires_at=timezone.make_aware(naive))["expires_at"] == expected
     assert values()["expires_at"] is None
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_the_ends_of_the_calendar_can_be_shown_everywhere(settings: Settings, zone: str) -> None:
+    """For many, "never" is the last day of the year 9999, which Tokyo cannot show."""
+    settings.TIME_ZONE = zone
+    for edge in (dt.datetime.min, dt.datetime.max):  # noqa: DTZ901
+        for moment in (edge, edge.replace(tzinfo=dt.UTC)):
+            shown = timezone.localtime(to_datetime(values(expires_at=moment)["expires_at"]))
+            assert abs(shown.replace(tzinfo=None) - edge) < dt.timedelta(days=4)
+
+
+@pytest.mark.parametrize("carried", [{"baggage": "x" * 70_000}, {"baggage": "a\nb"}])
+def test_a_trace_that_cannot_be_carried_fails_nobodys_change(
+    monkeypatch: pytest.MonkeyPatch, carried: dict[str, str]
+) -> None:
+    monkeypatch.setattr(context, "trace_headers", lambda: carried)
+    assert values(headers={"a": "1"})["headers"] == '{"a":"1"}'
