@@ -30,13 +30,17 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 
+# Seconds: about 24 days, as milliseconds the most that every server takes.
+_LONGEST = 2_147_483
+
+
 def _milliseconds(seconds: float) -> int:
     # Not 0: that is "no limit" on PostgreSQL.
-    return max(1, math.ceil(seconds * 1000))
+    return max(1, math.ceil(min(seconds, _LONGEST) * 1000))
 
 
 def _whole_seconds(seconds: float) -> int:
-    return max(1, math.ceil(seconds))
+    return max(1, math.ceil(min(seconds, _LONGEST)))
 
 
 @dataclass(frozen=True)

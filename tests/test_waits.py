@@ -128,3 +128,12 @@ def test_a_lost_session_does_not_hide_the_error(stranger: BaseDatabaseWrapper) -
         end_session(stranger)
         raise ZeroDivisionError
     assert Hold.objects.count() == 0
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e9])
+def test_for_ever_is_as_long_as_the_server_can_count(seconds: float) -> None:
+    before = limit()
+    with waits.bounded_wait(connection, seconds):
+        Hold.objects.create(order_key=1, head_id=1)
+        assert limit() != before
+    assert limit() == before
