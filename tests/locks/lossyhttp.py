@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 LOST = "lost"  # applied, but the connection ends before the answer
@@ -17,12 +18,16 @@ THROTTLED = "ProvisionedThroughputExceededException"
 
 
 class LossyHTTP:
-    """Forwards to ``port``. What is put in ``faults`` befalls the next ``UpdateItem`` requests."""
+    """Forwards to ``port``. What is put in ``faults`` befalls the next ``UpdateItem`` requests.
+
+    ``on_lost`` is called when an answer is lost, before the client can know it.
+    """
 
     def __init__(self, port: int) -> None:
         self.target = port
         self.faults: list[str] = []
         self.seen: list[str] = []
+        self.on_lost: Callable[[], object] = lambda: None
         outer = self
 
         class Handler(_Handler):
@@ -64,6 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         status, answer = self._forward(body)
         if fault == LOST:
+            self.way.on_lost()
             self.close_connection = True
             return
         self._answer(status, answer)

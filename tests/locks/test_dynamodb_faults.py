@@ -76,6 +76,20 @@ def test_an_answer_that_got_lost(rooms: Rooms, way: LossyHTTP, faults: list[str]
 
 
 @each_server
+def test_somebody_came_before_the_repetition_of_a_release(rooms: Rooms, way: LossyHTTP) -> None:
+    """The first try freed it: who released had held it to the end."""
+    rival = rooms()
+    room = rooms(endpoint_url=way.url)
+    handle = room.obtain("nightly-report")
+    assert handle is not None
+    way.faults += [LOST]
+    way.on_lost = lambda: rival.acquire(handle.store_key, owner())
+    assert handle.release()
+    assert way.faults == []
+    assert not rival.acquire(handle.store_key, owner())
+
+
+@each_server
 def test_what_was_not_heard_of_is_unknown(rooms: Rooms, way: LossyHTTP) -> None:
     """Neither busy nor lost: the caller asks again."""
     room, me = rooms(endpoint_url=way.url), owner()
@@ -138,15 +152,19 @@ def test_the_table_is_missing(rooms: Rooms) -> None:
 
 
 @each_server
-def test_a_table_of_another_kind(rooms: Rooms) -> None:
+@pytest.mark.parametrize(("key", "kind"), [("name", "S"), ("id", "N")])
+def test_a_table_of_another_kind(rooms: Rooms, key: str, kind: str) -> None:
+    """It is told, and never taken for the one that is needed."""
     room = rooms(table=f"locks-{uuid.uuid4().hex}")
     room._client.create_table(
         TableName=room.table,
-        AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
-        KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind}],
+        KeySchema=[{"AttributeName": key, "KeyType": "HASH"}],
         BillingMode="PAY_PER_REQUEST",
     )
     assert "another key" in (room.missing() or "")
+    with pytest.raises(LockUnavailable, match="another key"):
+        room.provision()
 
 
 def test_no_region(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,8 @@ _VACATE = "SET nonce = :nonce REMOVE lock_id"
 _LEAVE = "SET nonce = :nonce, lease_ms = :lease, left_to_expire = :yes"
 _IF_MINE = "lock_id = :me"
 _NO_VERSION = "-"
+_KEY = {"AttributeName": "id", "KeyType": "HASH"}
+_KEY_TYPE = {"AttributeName": "id", "AttributeType": "S"}
 
 _CONDITION_FAILED = "ConditionalCheckFailedException"
 _NO_TABLE = "ResourceNotFoundException"
@@ -122,7 +124,8 @@ class DynamoDBLock(StoreLockBackend):
         return self._update(key, _EXTEND, _IF_MINE, {"me": owner_id, **self._term()}) is None
 
     def vacate(self, key: str, owner_id: str) -> bool:
-        return self._update(key, _VACATE, _IF_MINE, {"me": owner_id}) is None
+        # If a first try freed it unheard, somebody else may have come before its repetition.
+        return self._update(key, _VACATE, _IF_MINE, {"me": owner_id}, once=True) is None
 
     def drop(self, handle: LockHandle) -> bool:
         if self.leave_to_expire and not self._leave(handle):
@@ -159,7 +162,7 @@ class DynamoDBLock(StoreLockBackend):
                 if _code(error) != _NO_TABLE:
                     raise
                 return f"the DynamoDB table {self.table!r} does not exist"
-        if [key["AttributeName"] for key in table["KeySchema"]] != ["id"]:
+        if table["KeySchema"] != [_KEY] or _KEY_TYPE not in table["AttributeDefinitions"]:
             return f"the DynamoDB table {self.table!r} has another key than the string 'id'"
         return None
 
@@ -169,13 +172,15 @@ class DynamoDBLock(StoreLockBackend):
             try:
                 self._client.create_table(
                     TableName=self.table,
-                    AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
-                    KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+                    AttributeDefinitions=[_KEY_TYPE],
+                    KeySchema=[_KEY],
                     BillingMode="PAY_PER_REQUEST",
                 )
             except ClientError as error:
                 if _code(error) != _TABLE_EXISTS:
                     raise
+                if wrong := self.missing():
+                    raise LockUnavailable(f"It cannot be provisioned: {wrong}.") from error
                 return f"the DynamoDB table {self.table!r} was there"
             made = self._client.get_waiter("table_exists")
             made.wait(TableName=self.table, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
@@ -223,12 +228,19 @@ class DynamoDBLock(StoreLockBackend):
             return self._opened
 
     def _update(
-        self, key: str, change: str, condition: str, values: Mapping[str, Any]
+        self,
+        key: str,
+        change: str,
+        condition: str,
+        values: Mapping[str, Any],
+        *,
+        once: bool = False,
     ) -> dict[str, Any] | None:
         """Change the item; None when that is done, otherwise the item that was in the way.
 
         An answer that got lost, or that the client's own repetition hid, is read back: the nonce
-        tells whether the change is ours.
+        tells whether the change is ours. With ``once`` a repetition that is refused is an error:
+        it says nothing about the first try.
         """
         nonce = uuid.uuid4().hex
         named = {f":{name}": value for name, value in values.items()}
@@ -246,7 +258,7 @@ class DynamoDBLock(StoreLockBackend):
                 found = self._found(key, error)
                 if found.get("nonce") == nonce:
                     return None
-                if _code(error) != _CONDITION_FAILED:
+                if _code(error) != _CONDITION_FAILED or (once and _is_repetition(error)):
                     raise
                 return found
         return None
@@ -276,6 +288,12 @@ class DynamoDBLock(StoreLockBackend):
 
 def _code(error: Exception) -> str:
     return str(error.response["Error"]["Code"]) if isinstance(error, ClientError) else ""
+
+
+def _is_repetition(error: Exception) -> bool:
+    if not isinstance(error, ClientError):
+        return False
+    return bool(error.response["ResponseMetadata"]["RetryAttempts"])
 
 
 def _typed(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
