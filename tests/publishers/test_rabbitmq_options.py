@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 import ssl
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +17,9 @@ from django_outbox_lock.engines.options import SweeperOptions
 from django_outbox_lock.exceptions import InvalidSettings
 from django_outbox_lock.handlers import construct, load
 from tests.publishers.envelopes import make_envelope
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
 
 URL = "amqp://guest:guest@localhost/"
 PATH = "OUTBOX_LOCK['default']['PUBLISHERS']['default']"
@@ -105,3 +109,18 @@ def test_what_brokers_add_is_no_header_of_the_message() -> None:
     properties = to_message(envelope, "shop", "key").properties
     properties.headers["x-death"] = [{"count": 1, "queue": "orders"}]
     assert to_envelope(properties, envelope.body) == envelope
+
+
+def test_a_time_travels_with_its_offset_and_arrives_as_the_consumer_has_times(
+    settings: Settings,
+) -> None:
+    """Without time zones in Django a time is local: the consumer's is another one."""
+    settings.USE_TZ, settings.TIME_ZONE = False, "Asia/Kathmandu"
+    envelope = make_envelope(created_at=dt.datetime(2026, 7, 1, 17, 45, 0, 7))  # noqa: DTZ001
+    message = to_message(envelope, "shop", "key")
+    assert message.properties.headers["outbox-created-at"] == "2026-07-01T17:45:00.000007+05:45"
+    assert message.properties.timestamp == 1782907200
+    assert to_envelope(message.properties, b"").created_at == envelope.created_at
+    settings.USE_TZ = True
+    noon = dt.datetime(2026, 7, 1, 12, 0, 0, 7, tzinfo=dt.UTC)
+    assert to_envelope(message.properties, b"").created_at == noon

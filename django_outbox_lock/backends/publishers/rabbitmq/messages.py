@@ -7,7 +7,9 @@ import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pika
+from django.utils import timezone
 
+from django_outbox_lock.clock import to_datetime, to_microseconds
 from django_outbox_lock.envelope import Envelope
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ def to_message(envelope: Envelope, exchange: str, routing_key: str) -> Message:
         message_id=str(envelope.message_id),
         content_type=check_short("the content type", envelope.content_type),
         correlation_id=_if_short(envelope.correlation_id),
-        timestamp=int(envelope.created_at.timestamp()),
+        timestamp=int(_aware(envelope.created_at).timestamp()),
         delivery_mode=_PERSISTENT,
         headers=_headers(envelope),
     )
@@ -85,7 +87,7 @@ def to_envelope(properties: Received, body: bytes) -> Envelope:
         headers={n: v for n, v in headers.items() if n not in _OURS and isinstance(v, str)},
         correlation_id=headers[CORRELATION_ID],
         causation_id=headers[CAUSATION_ID],
-        created_at=dt.datetime.fromisoformat(headers[CREATED_AT]),
+        created_at=to_datetime(to_microseconds(dt.datetime.fromisoformat(headers[CREATED_AT]))),
     )
 
 
@@ -102,7 +104,7 @@ def _headers(envelope: Envelope) -> dict[str, str]:
         TOPIC: envelope.topic,
         CORRELATION_ID: envelope.correlation_id,
         CAUSATION_ID: envelope.causation_id,
-        CREATED_AT: envelope.created_at.isoformat(),
+        CREATED_AT: _aware(envelope.created_at).isoformat(),
     }
     if envelope.key is not None:
         ours[KEY] = envelope.key
@@ -110,6 +112,11 @@ def _headers(envelope: Envelope) -> dict[str, str]:
     for name in headers:
         check_short(f"the header name {name!r}", name)
     return headers
+
+
+def _aware(moment: dt.datetime) -> dt.datetime:
+    """With its offset: a consumer elsewhere does not know this project's time zone."""
+    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
 
 
 def _if_short(text: str) -> str | None:
