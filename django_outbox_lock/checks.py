@@ -25,6 +25,7 @@ from django_outbox_lock.models import (
     TopicState,
 )
 from django_outbox_lock.outbox import PublishOptions
+from django_outbox_lock.querysets.dialect import unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +60,7 @@ def register() -> None:
     """Register every check; called once, when the app is ready."""
     for check in (check_settings, check_routers, check_sqlite):
         checks.register(check)
-    for check in (check_lock_store, check_snapshots, check_uuid_columns):
+    for check in (check_lock_store, check_snapshots, check_uuid_columns, check_dialect):
         checks.register(check, checks.Tags.database)
 
 
@@ -147,6 +148,26 @@ def check_uuid_columns(
         for alias in _outbox_aliases()
         if alias in (databases or ())
         for table, column in _old_uuid_columns(connections[alias])
+    ]
+
+
+def check_dialect(
+    app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> Messages:
+    """E017: where a page's outcomes cannot be written, its messages would be sent for ever."""
+    reasons = {
+        alias: unsupported(connections[alias])
+        for alias in _outbox_aliases()
+        if alias in (databases or ())
+    }
+    return [
+        _error(
+            17,
+            f"The database of {alias!r} cannot have an outbox: {reason}.",
+            "Locks and the processing log work; put the outbox on another database.",
+        )
+        for alias, reason in reasons.items()
+        if reason
     ]
 
 
@@ -262,8 +283,9 @@ def _old_uuid_columns(connection: BaseDatabaseWrapper) -> Sequence[tuple[str, st
     tables = [model._meta.db_table for model in ALL]
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT table_name, column_name FROM information_schema.columns WHERE data_type = 'char'"
-            " AND table_schema = DATABASE() AND column_name = 'message_id' AND table_name IN %s"
+            "SELECT table_name, column_name FROM information_schema.columns"
+            " WHERE data_type = 'char' AND table_schema = DATABASE()"
+            " AND column_name = 'message_id' AND table_name IN %s"
             " ORDER BY table_name",
             [tables],
         )

@@ -442,6 +442,33 @@ def test_a_table_that_is_older_than_the_servers_uuid_is_told_with_its_cure() -> 
     assert OutboxMessage.objects.get(message_id=kept.message_id).pk == kept.pk
 
 
+@pytest.mark.parametrize(
+    ("vendor", "version", "words"),
+    [
+        ("oracle", (), "is known for 'oracle'"),
+        ("mysql", (10, 5, 9), "no JSON_TABLE before version 10.6"),
+        ("mysql", (10, 6, 0), ""),
+        ("cockroachdb", (), ""),
+    ],
+)
+def test_a_database_without_the_words_for_a_page_is_told(
+    monkeypatch: pytest.MonkeyPatch, vendor: str, version: tuple[int, ...], words: str
+) -> None:
+    """Django 5.2 works on MariaDB 10.5 and on Oracle, an outbox does not."""
+    monkeypatch.setattr(connections["default"], "vendor", vendor)
+    monkeypatch.setattr(connections["default"], "mysql_is_mariadb", True, raising=False)
+    monkeypatch.setattr(connections["default"], "mysql_version", version, raising=False)
+    messages = checks.check_dialect(databases=["default"])
+    assert said(messages) == (["E017"] if words else [])
+    assert all(words in message.msg for message in messages)
+    assert checks.check_dialect(databases=["other"]) == []
+
+
+@pytest.mark.django_db
+def test_the_database_in_use_has_the_words_for_a_page() -> None:
+    assert checks.check_dialect(databases=["default"]) == []
+
+
 # All of them
 
 
@@ -458,6 +485,7 @@ def test_all_are_registered_and_those_that_query_are_tagged() -> None:
         "check_lock_store": True,
         "check_snapshots": True,
         "check_uuid_columns": True,
+        "check_dialect": True,
     }
 
 

@@ -157,6 +157,20 @@ def has_correlated_ranges(connection: BaseDatabaseWrapper) -> bool:
     return dialect(connection).correlated_ranges
 
 
+def unsupported(connection: BaseDatabaseWrapper) -> str:
+    """Why the outcomes of a page cannot be written on this database; empty if they can."""
+    name = _SAME_DIALECT.get(connection.vendor, connection.vendor)
+    if name not in _DIALECTS:
+        return f"no way to read JSON as a table is known for {connection.vendor!r}"
+    if connection.vendor != "mysql":
+        return ""
+    server: Any = connection
+    least = (10, 6) if server.mysql_is_mariadb else (8, 0, 4)
+    if server.mysql_version >= least:
+        return ""
+    return f"it has no JSON_TABLE before version {'.'.join(map(str, least))}"
+
+
 def dialect(connection: BaseDatabaseWrapper) -> _Dialect:
     """The dialect of a connection. Raises ``NotSupportedError`` for a vendor without one."""
     name = _SAME_DIALECT.get(connection.vendor, connection.vendor)
