@@ -167,7 +167,7 @@ class Archiver(Engine):
 
     def _outcomes(self, records: Sequence[ArchiveRecord]) -> Sequence[Outcome]:
         try:
-            outcomes = self._archive.store(records)
+            outcomes = list(self._archive.store(records))
         except Exception as error:
             if self._is_undone(error):
                 raise

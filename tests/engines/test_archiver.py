@@ -28,7 +28,7 @@ from tests.factories import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_django import Settings
 
@@ -185,6 +185,38 @@ def test_what_the_archive_refuses_stays(
     assert OutboxMessage.objects.count() == 1
     assert work.tally.refused == 1
     assert "was not archived: too large" in package_log.text
+
+
+def test_an_archive_that_answers_one_by_one(
+    elsewhere: type[RecordingArchive], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it raises on the way is the archive's failure as well; nothing is deleted then."""
+
+    def one_by_one(_archive: object, records: Sequence[ArchiveRecord]) -> Iterator[Outcome]:
+        for record in records:
+            if record.envelope.topic == "bad":
+                raise OSError("disk full")
+            yield Sent()
+
+    monkeypatch.setattr(elsewhere, "store", one_by_one)
+    OutboxMessageFactory.create_batch(2, dispatched=True)
+    archiver().tick()
+    assert not OutboxMessage.objects.exists()
+    OutboxMessageFactory.create(dispatched=True)
+    OutboxMessageFactory.create(dispatched=True, topic="bad")
+    with pytest.raises(ArchiveFailed, match="disk full"):
+        archiver().tick()
+    assert OutboxMessage.objects.count() == 2
+
+
+def test_an_archive_that_answers_nothing(
+    elsewhere: type[RecordingArchive], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elsewhere, "store", lambda *_: None)
+    OutboxMessageFactory.create(dispatched=True)
+    with pytest.raises(ArchiveFailed, match="TypeError"):
+        archiver().tick()
+    assert OutboxMessage.objects.count() == 1
 
 
 def test_an_archive_that_answers_for_too_few_deletes_nothing(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand
 
-from django_outbox_lock.management.commands._engine import plain_errors
+from django_outbox_lock.management.commands._engine import plain_errors, silence
 from django_outbox_lock.management.commands._locks import LocksVerb
 from django_outbox_lock.management.commands._provision import ProvisionVerb
 from django_outbox_lock.management.commands._requeue import RequeueVerb
@@ -31,4 +32,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, verb: str, database: str, **options: Any) -> None:
         chosen = next(candidate for candidate in VERBS if candidate.name == verb)
         with plain_errors(database):
-            chosen(database, self.stdout).run(options)
+            try:
+                chosen(database, self.stdout).run(options)
+                self.stdout.flush()
+            except BrokenPipeError:  # as of `head`: it has read what it wanted
+                silence(sys.stdout)
