@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 import socket
 import threading
@@ -119,14 +120,17 @@ class LockSession:
         try:
             with wrapper.wrap_database_errors:
                 wrapper.connect()
-            with wrapper.cursor() as cursor:
-                self.session_id = self._prepare(cursor)
+            cursor = wrapper.cursor()
+            self.session_id = self._prepare(cursor)
         except (DatabaseError, InterfaceError) as error:
             wrapper.close()
             raise LockUnavailable(f"No lock session on {self._alias!r}: {error}") from error
         except BaseException:
             wrapper.close()
             raise
+        # One cursor for good: to make one costs as much as a short statement, and may connect anew.
+        reuse = functools.partial(contextlib.nullcontext, cursor)
+        wrapper.cursor = reuse  # type: ignore[method-assign, assignment]
         self.keys.clear()
         self.is_set_up = False
         self._wrapper, self._raw = wrapper, wrapper.connection

@@ -59,6 +59,11 @@ def bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None = N
     return token
 
 
+def taking(connection: BaseDatabaseWrapper, claim: Claim) -> tuple[str, list[Any]]:
+    """The statement of ``bump`` that mostly does, for a room that can do more in one go."""
+    return next(_statements(connection).takes(claim, None))
+
+
 def touch(connection: BaseDatabaseWrapper, ticket: Ticket, lease: float | None = None) -> bool:
     """Note that the holder was seen and, with ``lease`` (seconds), let its lease run anew.
 
@@ -82,7 +87,7 @@ def free(connection: BaseDatabaseWrapper, ticket: Ticket) -> bool:
 def freeing(connection: BaseDatabaseWrapper, ticket: Ticket) -> tuple[str, list[Any]]:
     """The statement of ``free`` with its parameters, for a room that can do more in one go."""
     sql = _statements(connection)
-    statement = sql.free_soon if connection.get_autocommit() else sql.free
+    statement = sql.free_soon if connection.autocommit else sql.free
     return statement, _proof(ticket)
 
 
@@ -150,8 +155,17 @@ def bounds_idle(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None) -> int | None:
+    for statement, params in _statements(connection).takes(claim, expected):
+        token = _taken(connection, claim, statement, params)
+        if token is not None:
+            return token
+    return None
+
+
+def _taken(
+    connection: BaseDatabaseWrapper, claim: Claim, statement: str, params: Sequence[Any]
+) -> int | None:
     sql = _statements(connection)
-    statement, params = sql.take(claim, expected)
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
         if sql.returning:
@@ -202,7 +216,7 @@ class _Statements:
     take_session: str
     take_lease: str
     if_free: str
-    if_free_or_same: str
+    if_nobodys_or_same: str
     if_token: str
     returning: str
     own_token: str
@@ -214,19 +228,19 @@ class _Statements:
     free_soon: str
     force: str
 
-    def take(self, claim: Claim, expected: int | None) -> tuple[str, list[Any]]:
-        """The conditional UPDATE that makes the claimant the owner, with its parameters."""
+    def takes(self, claim: Claim, expected: int | None) -> Iterator[tuple[str, list[Any]]]:
+        """Conditional UPDATEs that make the claimant the owner, to be tried one after the other."""
         lease = _microseconds(claim.lease)
         params: list[Any] = [claim.lock_id, claim.backend, process.host(), os.getpid()]
         params += [process.application(), claim.session_id, lease]
         params += [lease] if claim.expires else []
         params += [keys.resource_id(claim.resource)]
-        params += [claim.backend] if claim.arbitrated else []
-        params += [] if expected is None else [expected]
-        statement = self.take_lease if claim.expires else self.take_session
-        statement += self.if_free_or_same if claim.arbitrated else self.if_free
-        statement += "" if expected is None else self.if_token
-        return statement + self.returning, params
+        take = self.take_lease if claim.expires else self.take_session
+        last, end = ([], "") if expected is None else ([expected], self.if_token)
+        if claim.arbitrated:  # the short one does, but for a change of backends
+            short = take + self.if_nobodys_or_same + end + self.returning
+            yield short, [*params, claim.backend, *last]
+        yield take + self.if_free + end + self.returning, [*params, *last]
 
 
 # The server ends a transaction that stays idle this long; local to the transaction.
@@ -278,7 +292,7 @@ def _compile(connection: BaseDatabaseWrapper) -> _Statements:
         take_session=f"{take}NULL{where}",
         take_lease=f"{take}{now} + %s{where}",
         if_free=f"({free_row})",
-        if_free_or_same=f"({free_row} OR {c['backend']} = %s)",
+        if_nobodys_or_same=f"({c['owner']} IS NULL OR {c['backend']} = %s)",
         if_token=f" AND {c['token']} = %s",
         returning=f" RETURNING {c['token']}" if _returns(connection) else "",
         own_token=f"SELECT {c['token']} FROM {table} WHERE {c['id']} = %s AND {c['owner']} = %s",

@@ -6,6 +6,7 @@ versions of an application hold "the same" lock at once, or apply a message twic
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import unicodedata
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 MAX_RESOURCE_BYTES = 255
 SLOTS = 4096
 _UNREADABLE = re.compile(r"[^a-z0-9]+")
+# A lock is taken again and again under the same name.
+_remembered = functools.lru_cache(maxsize=1024)
 
 
 def canonical_resource(resource: str) -> str:
@@ -50,16 +53,19 @@ def _readable(name: str, length: int) -> str:
     return _UNREADABLE.sub("-", name.lower())[:length].strip("-")
 
 
+@_remembered
 def resource_id(resource: str) -> str:
     """Primary key of the resource's row in the registry: 64 hexadecimal digits."""
     return _digest(resource).hex()
 
 
+@_remembered
 def advisory_key(namespace: str, resource: str) -> int:
     """Signed 64-bit key of a PostgreSQL advisory lock."""
     return _signed(_digest(namespace, resource))
 
 
+@_remembered
 def user_lock_name(namespace: str, resource: str) -> str:
     """Name for MySQL's ``GET_LOCK``: at most 64 characters, lower case, ASCII.
 
@@ -68,6 +74,7 @@ def user_lock_name(namespace: str, resource: str) -> str:
     return f"outbox:{_readable(resource, 16)}:{_digest(namespace, resource).hex()[:40]}"
 
 
+@_remembered
 def applock_name(namespace: str, resource: str) -> str:
     """Resource for SQL Server's ``sp_getapplock``: at most 255 characters.
 
@@ -76,6 +83,7 @@ def applock_name(namespace: str, resource: str) -> str:
     return f"ol:{_digest(namespace, resource).hex()[:28]}:{_readable(resource, 64)}"
 
 
+@_remembered
 def store_key(namespace: str, resource: str) -> str:
     """Key for a store outside the database, and for the in-memory lock."""
     return _digest(namespace, resource).hex()

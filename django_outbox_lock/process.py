@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import sys
@@ -15,10 +16,15 @@ def host() -> str:
 
 def application() -> str:
     """The program and, for a management command, the command: ``manage.py runsweeper``."""
-    path = Path(sys.argv[0] if sys.argv else "")
+    return _named(*sys.argv[:2])
+
+
+@functools.lru_cache(maxsize=8)
+def _named(path: str = "", *arguments: str) -> str:
+    file = Path(path)
     # Started with -m: the package says more than the file does.
-    program = path.parent.name if path.name == "__main__.py" else path.name or "python"
-    commands = sys.argv[1:2] if program in {"manage.py", "django-admin", "django"} else []
+    program = file.parent.name if file.name == "__main__.py" else file.name or "python"
+    commands = arguments if program in {"manage.py", "django-admin", "django"} else []
     return " ".join([program, *commands])[:200]
 
 

@@ -100,6 +100,12 @@ def test_an_arbitrated_claim_follows_an_owner_of_the_same_backend_only() -> None
     assert bump("d") is None
 
 
+def test_an_arbitrated_claim_follows_an_owner_of_another_backend_whose_lease_has_passed() -> None:
+    bump("a")
+    Lock.objects.update(expires_at=1)
+    assert bump("b", backend="postgresql:1", expires=False, arbitrated=True) == 2
+
+
 def test_a_session_that_was_not_seen_for_two_leases_is_gone() -> None:
     bump("a", backend="postgresql:1", expires=False)
     now = row().last_seen_at

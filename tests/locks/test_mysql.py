@@ -73,11 +73,15 @@ class UseTests(UserLocks):
         class Interrupted(MySQLLock):
             nulls = 1
 
-            def try_lock(self, cursor: Any, key: str) -> bool:
-                if self.nulls:
+            def lock_and_bump(self, connection: Any, claim: Any, key: str) -> int | None:
+                with connection.execute_wrapper(self.interrupt):
+                    return super().lock_and_bump(connection, claim, key)
+
+            def interrupt(self, execute: Any, sql: str, *rest: Any) -> Any:
+                if self.nulls and "GET_LOCK(%s, 0)" in sql:
                     self.nulls -= 1
-                    return super().try_lock(answering(None), key)
-                return super().try_lock(cursor, key)
+                    sql = sql.replace("GET_LOCK(%s, 0)", "IF(%s IS NULL, 1, NULL)")
+                return execute(sql, *rest)
 
         backend = make(cls=Interrupted)
         with pytest.raises(LockUnavailable, match="GET_LOCK"):

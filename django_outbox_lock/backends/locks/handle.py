@@ -136,8 +136,8 @@ class LockHandle(Times):
         After ``hold_at_least`` it waits first, until that time is over or the lock is lost.
         """
         try:
-            if not self.ended:
-                self.wait_lost(self._too_early)
+            if not self.lost and not self.ended and (early := self._too_early):
+                self.wait_lost(early)
         finally:
             released = self._release()
         return released

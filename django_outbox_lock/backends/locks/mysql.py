@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, connections
 
-from django_outbox_lock import keys, registry
+from django_outbox_lock import dberrors, fence, keys, registry
 from django_outbox_lock.backends.locks.base import Live, ProbeResult
 from django_outbox_lock.backends.locks.session import (
     CONNECT_TIMEOUT,
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
 
+    from django_outbox_lock.backends.locks.handle import LockHandle
+
 logger = logging.getLogger("django_outbox_lock.locks")
 
 # read_only is a number on MySQL and on MariaDB up to 11, a word on later ones.
@@ -35,6 +37,8 @@ _CLUSTER = (
     "(Variable_name = 'wsrep_on' AND Value = 'ON') OR "
     "(Variable_name = 'group_replication_single_primary_mode' AND Value = 'OFF')"
 )
+# Always NULL; an UPDATE comes to it when it has found its row, and tells the number besides.
+_UNLOCKING = "IF(LAST_INSERT_ID(COALESCE(RELEASE_LOCK(%s), 0)), NULL, NULL)"
 _AT_ONCE = 1000  # a SELECT takes 4,096 columns
 # What shows the locks of everybody, to those who may look: the plugin of MariaDB, and MySQL's
 # table, which MariaDB has, too, but leaves empty unless its performance schema is on.
@@ -78,8 +82,12 @@ class MySQLLock(SessionLockBackend):
 
     def connection_options(self) -> dict[str, Any]:
         """Whole seconds; an answer takes longer than the wait for the registry's row."""
+        from MySQLdb.constants import CLIENT  # where there is no driver, nobody asks
+
         patience = max(ROW_WAIT + 1, math.ceil(self.lease / 3))
+        given = connections[self.session_using].settings_dict["OPTIONS"].get("client_flag", 0)
         return {
+            "client_flag": given | CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
             "connect_timeout": CONNECT_TIMEOUT,
             "read_timeout": patience,
             "write_timeout": patience,
@@ -97,14 +105,45 @@ class MySQLLock(SessionLockBackend):
     def try_lock(self, cursor: CursorWrapper, key: str) -> bool:
         # Never a negative or a broken number of seconds: the two servers read them differently.
         cursor.execute("SELECT GET_LOCK(%s, 0)", [key])
-        answer = cursor.fetchone()[0]
-        if answer is None:
-            raise LockUnavailable(f"GET_LOCK({key!r}) was interrupted or failed on the server.")
-        return bool(answer == 1)
+        return self._is_yes(cursor.fetchone()[0], key)
+
+    def lock_and_bump(
+        self, connection: BaseDatabaseWrapper, claim: fence.Claim, key: str
+    ) -> int | None:
+        """Both in one go; the row is not touched, nor waited for, when the lock was refused."""
+        bump, params = fence.taking(connection, claim)
+        with connection.cursor() as cursor:
+            sql = f"SET @outbox_lock = GET_LOCK(%s, 0); {bump} AND @outbox_lock = 1"
+            cursor.execute(sql, [key, *params])
+            cursor.nextset()
+            token = int(cursor.lastrowid) if cursor.rowcount == 1 else None
+            if token is None:
+                cursor.execute("SELECT @outbox_lock")
+                if not self._is_yes(cursor.fetchone()[0], key):
+                    return None
+        self._session.keys.add(key)
+        return fence.bump(connection, claim) if token is None else token
 
     def unlock(self, cursor: CursorWrapper, key: str) -> bool:
         cursor.execute("SELECT RELEASE_LOCK(%s)", [key])
         return bool(cursor.fetchone()[0] == 1)
+
+    def free_and_unlock(self, connection: BaseDatabaseWrapper, handle: LockHandle) -> bool:
+        """Both in one statement: whoever then gets the lock waits for the row's commit."""
+        free, params = fence.freeing(connection, handle.ticket)
+        try:
+            with connection.cursor() as cursor:
+                sql = free.replace("= NULL", f"= {_UNLOCKING}", 1)
+                cursor.execute(sql, [handle.store_key, *params])
+                freed, unlocked = cursor.rowcount == 1, cursor.lastrowid == 1
+        except DatabaseError as error:
+            if not dberrors.is_transient(error):
+                raise
+            return super().free_and_unlock(connection, handle)  # the row is busy
+        if not (freed and unlocked):
+            return self._unlock(connection, handle.store_key) and freed
+        self._session.keys.discard(handle.store_key)
+        return True
 
     def owns(self, cursor: CursorWrapper, key: str) -> bool:
         cursor.execute(f"SELECT IS_USED_LOCK(%s) = CONNECTION_ID() AND {_WRITABLE}", [key])
@@ -126,6 +165,11 @@ class MySQLLock(SessionLockBackend):
     def meets(self, cursor: CursorWrapper, key: str, session_id: str) -> bool:
         cursor.execute(f"SELECT IS_USED_LOCK(%s), {_DATABASE}", [key])
         return tuple(map(str, cursor.fetchone())) == (session_id, self._database)
+
+    def _is_yes(self, answer: int | None, key: str) -> bool:
+        if answer is None:
+            raise LockUnavailable(f"GET_LOCK({key!r}) was interrupted or failed on the server.")
+        return answer == 1
 
     def _asked_by_name(self, cursor: CursorWrapper) -> Iterator[Live]:
         names = [self.store_key(row.resource) for row in registry.holders(connections[self.alias])]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_outbox_lock.backends.locks.base import Live, ProbeResult
@@ -167,9 +166,8 @@ def _pools(client: Any) -> list[redis.ConnectionPool]:
 
 
 def _card(owner: Owner) -> str:
-    fields = asdict(owner)
-    del fields["lock_id"]
-    return json.dumps(fields)
+    names = ("resource", "host", "pid", "application")
+    return json.dumps({name: getattr(owner, name) for name in names})
 
 
 def _live(key: str, value: str) -> Live:

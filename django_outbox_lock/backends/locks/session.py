@@ -89,6 +89,16 @@ class SessionLockBackend(BaseLockBackend):
             lock.session_id == session_id for lock in self.seen(cursor) if lock.store_key == key
         )
 
+    def lock_and_bump(
+        self, connection: BaseDatabaseWrapper, claim: fence.Claim, key: str
+    ) -> int | None:
+        """Take the lock, note its key, and bump; the new token, None if one of them is refused."""
+        with connection.cursor() as cursor:
+            if not self.try_lock(cursor, key):
+                return None
+        self._session.keys.add(key)
+        return fence.bump(connection, claim)
+
     def free_and_unlock(self, connection: BaseDatabaseWrapper, handle: LockHandle) -> bool:
         """Free the registry's row, then release the lock; tells whether both were still held."""
         # If the row is busy, the next holder finds an owner of our backend there and goes on.
@@ -199,17 +209,15 @@ class SessionLockBackend(BaseLockBackend):
             raise LockUnavailable(f"{resource}: the lock could not be tried: {error}") from error
 
     def _grant(self, connection: BaseDatabaseWrapper, claim: fence.Claim, key: str) -> Grant | None:
-        with connection.cursor() as cursor:
-            if not self._session.is_set_up:
+        if not self._session.is_set_up:
+            with connection.cursor() as cursor:
                 self.prepare(cursor)
-                self._session.is_set_up = True
-            if not self.try_lock(cursor, key):
-                return None
-        self._session.keys.add(key)
-        token = fence.bump(connection, claim)
+            self._session.is_set_up = True
+        token = self.lock_and_bump(connection, claim, key)
         if token is not None:
             return Grant(token, claim.session_id)
-        self._unlock(connection, key)
+        if key in self._session.keys:
+            self._unlock(connection, key)
         return None
 
     @contextlib.contextmanager
