@@ -118,7 +118,7 @@ def whole(
 
 def _made(kind: type[Row], row: Sequence[Any]) -> Row:
     made = kind(*row)
-    if made.created_at is None or (isinstance(made, LogStep) and made.updated_at is None):
+    if None in {made.created_at, getattr(made, "updated_at", made.created_at)}:
         raise ValueError("a time cannot be read")  # what is no time at all becomes None
     return made
 
