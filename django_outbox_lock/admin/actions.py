@@ -12,21 +12,24 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.db.models import Max
+from django.http import HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
+from django_outbox_lock.admin import window
 from django_outbox_lock.admin.base import ModelAdmin
 from django_outbox_lock.admin.paginator import LIMIT, BoundedPaginator
 from django_outbox_lock.admin.verbs import KILL, LET_GO, LET_HOLDS_GO, REQUEUE
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
-    from django.http import HttpRequest
+    from django.http import HttpRequest, HttpResponseBase
 
     from django_outbox_lock.admin.verbs import Verb
 
 CONFIRMED = "confirmed"
 UP_TO = "up_to"
+NOT_OF_THE_PAGE = _("What was selected is not on the page: nothing was done.")
 _TEMPLATE = "admin/django_outbox_lock/outboxmessage/confirm.html"
 
 
@@ -37,13 +40,23 @@ class ConfirmedActions(ModelAdmin):
         """Who may see and run the actions that let messages be sent."""
         return request.user.has_perm("django_outbox_lock.requeue_outboxmessage")
 
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Any]
+    ) -> HttpResponseBase | None:
+        """Django looks for what was selected, whatever it is, and fails over what is no id."""
+        selected = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if None in map(window.number, selected):
+            self.message_user(request, NOT_OF_THE_PAGE, messages.WARNING)
+            return HttpResponseRedirect(request.get_full_path())
+        return super().response_action(request, queryset)
+
     def _confirmed(
         self, request: HttpRequest, rows: QuerySet[Any], verb: Verb
     ) -> TemplateResponse | None:
         concerned = verb.concerned(rows)
-        up_to = request.POST.get(UP_TO, "")
-        if request.POST.get(CONFIRMED) and up_to.isdecimal():
-            self._act(request, concerned.filter(pk__lte=int(up_to)), verb)
+        up_to = window.number(request.POST.get(UP_TO))
+        if request.POST.get(CONFIRMED) and up_to is not None:
+            self._act(request, concerned.filter(pk__lte=up_to), verb)
             return None
         newest = concerned.aggregate(newest=Max("pk"))["newest"]
         if newest is None:

@@ -14,6 +14,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from django_outbox_lock import conf, keys, registry
+from django_outbox_lock.admin import window
+from django_outbox_lock.admin.actions import NOT_OF_THE_PAGE
 from django_outbox_lock.admin.base import ModelAdmin
 from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.locking import locks
@@ -45,12 +47,20 @@ class Seen:
         """None for what no page of ours has written."""
         alias, _, rest = text.partition(":")
         token, _, resource = rest.partition(":")
-        if alias not in conf.outbox_aliases() or not token.isdecimal() or not resource:
+        number = window.number(token)
+        if alias not in conf.outbox_aliases() or number is None or not _is_resource(resource):
             return None
-        return cls(alias, int(token), resource)
+        return cls(alias, number, resource)
 
     def __str__(self) -> str:
         return f"{self.alias}:{self.token}:{self.resource}"
+
+
+def _is_resource(text: str) -> bool:
+    try:
+        return keys.canonical_resource(text) == text
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,8 @@ class ForceRelease(ModelAdmin):
         """Ask first; then release what still has the token that was seen."""
         chosen = map(Seen.parse, request.POST.getlist(ACTION_CHECKBOX_NAME))
         seen = [one for one in chosen if one is not None]
+        if not seen:
+            self.message_user(request, NOT_OF_THE_PAGE, messages.WARNING)
         if request.POST.get(CONFIRMED):
             for one in seen:
                 self._release(request, one)

@@ -47,7 +47,7 @@ def recall(request: HttpRequest) -> Window | None:
 
 
 def _window(request: HttpRequest, rows: QuerySet[Any]) -> Window:
-    before = _number(request.GET.get(BEFORE_VAR))
+    before = number(request.GET.get(BEFORE_VAR))
     if before is not None:
         rows = rows.filter(pk__lt=before)
     outside = rows.order_by("-pk").values_list("pk", flat=True)[SIZE : SIZE + 1].first()
@@ -60,5 +60,6 @@ def _remember(request: HttpRequest, window: Window) -> Window:
     return window
 
 
-def _number(text: str | None) -> int | None:
+def number(text: str | None) -> int | None:
+    """An id or token that a request names; None for what is none, or too large for a column."""
     return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
