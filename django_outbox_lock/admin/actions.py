@@ -23,7 +23,7 @@ from django_outbox_lock.admin.verbs import KILL, LET_GO, LET_HOLDS_GO, REQUEUE
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
-    from django.http import HttpRequest, HttpResponseBase
+    from django.http import HttpRequest, HttpResponse
 
     from django_outbox_lock.admin.verbs import Verb
 
@@ -41,14 +41,14 @@ class ConfirmedActions(ModelAdmin):
         return request.user.has_perm("django_outbox_lock.requeue_outboxmessage")
 
     def response_action(
-        self, request: HttpRequest, queryset: QuerySet[Any]
-    ) -> HttpResponseBase | None:
+        self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **named: Any
+    ) -> HttpResponse | None:
         """Django looks for what was selected, whatever it is, and fails over what is no id."""
         selected = request.POST.getlist(ACTION_CHECKBOX_NAME)
         if None in map(window.number, selected):
             self.message_user(request, NOT_OF_THE_PAGE, messages.WARNING)
             return HttpResponseRedirect(request.get_full_path())
-        return super().response_action(request, queryset)
+        return super().response_action(request, queryset, *args, **named)
 
     def _confirmed(
         self, request: HttpRequest, rows: QuerySet[Any], verb: Verb
