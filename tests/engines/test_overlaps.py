@@ -127,7 +127,7 @@ class Meeting:
     def _archive(self, handle: Any) -> None:
         """As soon as some are dispatched, and once more when the others are ready."""
         dispatched = OutboxMessage.objects.filter(id__lte=LOW[-1], state=SENT)
-        while not self._over.wait(0.001):
+        while not self._over.wait(0.004):
             if dispatched.exists():
                 self._archiver._move(handle, LOW)
         self._archiver._move(handle, LOW)
