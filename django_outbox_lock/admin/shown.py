@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from django.utils import formats, timezone
@@ -52,7 +53,8 @@ def moment(when: dt.datetime | int | None) -> str:
     if isinstance(when, int):
         when = to_datetime(when)
     if timezone.is_aware(when):
-        when = timezone.localtime(when)
+        with contextlib.suppress(OverflowError):  # the last hours of the year 9999
+            when = timezone.localtime(when)
     return formats.date_format(when, "Y-m-d H:i:s")
 
 

@@ -57,6 +57,13 @@ def test_moments_are_in_the_current_time_zone() -> None:
     assert shown.moment(None) == shown.NOTHING
 
 
+def test_a_moment_that_no_clock_here_can_tell_is_in_utc() -> None:
+    """A row that was written by hand must not cost the whole page."""
+    last = dt.datetime.max.replace(tzinfo=dt.UTC)
+    with timezone.override("Asia/Tokyo"):
+        assert shown.moment(last) == "9999-12-31 23:59:59"
+
+
 @pytest.mark.parametrize("text", ["short", "x" * shown.SHORT])
 def test_short_texts_stay(text: str) -> None:
     assert shown.shortened(text) == text

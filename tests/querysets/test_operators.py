@@ -299,7 +299,7 @@ def test_keys_are_let_go_in_batches_oldest_first(monkeypatch: pytest.MonkeyPatch
 def test_a_deadlock_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, failures: int, *, done: bool
 ) -> None:
-    """A mock: no test can order a deadlock from each server at this very statement."""
+    """A mock, to fail as often as it takes; ``test_deadlocks`` has the real one."""
     message = OutboxMessageFactory.create(dead=True)
     failing(monkeypatch, failures, transient=True)
     if done:
