@@ -62,7 +62,7 @@ class ConfirmedActions(ModelAdmin):
         if newest is None:
             self.message_user(request, verb.none, messages.WARNING)
             return None
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         return TemplateResponse(
             request, _TEMPLATE, self._question(request, concerned, newest, verb)
         )

@@ -124,7 +124,7 @@ class ForceRelease(ModelAdmin):
             "doomed": doomed,
             "checkbox": ACTION_CHECKBOX_NAME,
         }
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         return TemplateResponse(request, _TEMPLATE, context)
 
     def _release(self, request: HttpRequest, one: Seen) -> None:
