@@ -83,12 +83,13 @@ def bounded_wait(connection: BaseDatabaseWrapper, seconds: float | None) -> Iter
     timeout = _TIMEOUTS.get(connection.vendor)
     if timeout is None or seconds is None:
         yield
-        return
-    with (
-        _transaction(connection) if timeout.per_transaction else nullcontext(),
-        _limited(connection, seconds, timeout),
-    ):
-        yield
+    elif timeout.per_transaction and connection.get_autocommit():
+        with _own_transaction(connection):  # at whose end its limit is gone
+            _run(connection, timeout.write.format(timeout.unit(seconds)))
+            yield
+    else:
+        with _limited(connection, seconds, timeout):
+            yield
 
 
 def limit_session(connection: BaseDatabaseWrapper, seconds: float) -> None:
@@ -131,9 +132,7 @@ def _scoped(
     return _limited(connection, seconds, timeout)
 
 
-def _transaction(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
-    if not connection.get_autocommit():
-        return nullcontext()
+def _own_transaction(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
     if connections[connection.alias] != connection:
         raise ValueError(f"Begin a transaction on this session of {connection.alias!r} first.")
     return transaction.atomic(using=connection.alias)
