@@ -71,7 +71,7 @@ class Subject:
 
 
 _USER_LOCK: Final = {
-    "obtain": b"SELECT GET_LOCK(",
+    "obtain": b"= GET_LOCK(",
     "renew": b"SELECT IS_USED_LOCK(",
     "release": b"RELEASE_LOCK(",
 }
