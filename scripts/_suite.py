@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 SLOW_STORES = ("tests/locks/test_azure.py", "tests/locks/test_firestore.py")
 STORES = (
+    "tests/chaos/test_run_stores.py",
     "tests/locks/test_dynamodb.py",
     "tests/locks/test_dynamodb_faults.py",
+    "tests/locks/test_given_stores.py",
     "tests/locks/test_mongodb.py",
     "tests/locks/test_redis.py",
 )
@@ -54,9 +56,9 @@ RUNS = (
     ),
     Run("sqlite", ("sqlite", "rabbitmq", "chromium", "spin"), without(*STORES, *SLOW_STORES)),
     Run("slow stores", ("sqlite", *EMULATORS), SLOW_STORES),
+    Run("stores", ("sqlite", *EMULATORS), STORES),
     Run("mysql", ("mysql", "libfaketime"), without(*STORES, *SLOW_STORES)),
     Run("mariadb", ("mariadb", "libfaketime"), without(*STORES, *SLOW_STORES)),
-    Run("stores", ("sqlite", *EMULATORS), STORES),
     Run("mssql", ("mssql",)),
 )
 CHAOS = ("postgresql", "mariadb", "mysql", "redis", "secantusdb", "dynalite", "azurite")
@@ -95,7 +97,7 @@ def test(arguments: list[str]) -> int:
     """Run what was asked for; without arguments, everything, with coverage and its bound."""
     parser = argparse.ArgumentParser(prog="scripts/dev.py test", allow_abbrev=False)
     parser.add_argument("--on", action="append", choices=CHOICES, help="repeatable; default: all")
-    parser.add_argument("--jobs", type=int, default=3, help="runs at a time (default: 3)")
+    parser.add_argument("--jobs", type=int, default=4, help="runs at a time (default: 4)")
     options, rest = parser.parse_known_args(arguments)
     whole = not options.on and not rest
     python = _environments.full().python()

@@ -43,9 +43,17 @@ TEXTS = {
 PARAMETERS = ("q", "p", "o", "all", "using", "state", "topic", "consumer", "before", "body__gt")
 FIELDS = ("action", "_selected_action", "select_across", "index", "up_to", "confirmed")
 
+# The two that differ most in what they refuse: SQLite next to nothing, PostgreSQL a NUL.
+ON = [pytest.param(name, marks=pytest.mark.server(name)) for name in ("sqlite", "postgresql")]
+
 pytestmark = pytest.mark.django_db
 every_table = pytest.mark.parametrize("model", ADMINS)
 every_text = pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+
+
+@pytest.fixture(params=ON, autouse=True)
+def _server() -> None:
+    """The one that the run is on."""
 
 
 @pytest.fixture
