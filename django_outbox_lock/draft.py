@@ -23,10 +23,10 @@ TOPIC_LIMIT = 200
 KEY_LIMIT = 255
 ID_LIMIT = 200
 HEADERS_LIMIT = 64 * 1024
-# A day off both ends of the calendar: a moment that no time zone can show breaks the pages.
-_DAY = 86_400 * SECOND
-_EARLIEST = to_microseconds(dt.datetime.min.replace(tzinfo=dt.UTC)) + 2 * _DAY
-_LATEST = to_microseconds(dt.datetime.max.replace(tzinfo=dt.UTC)) - 2 * _DAY
+# Two days off both ends of the calendar: a moment that no time zone can show breaks the pages.
+_MARGIN = 2 * 86_400 * SECOND
+_EARLIEST = to_microseconds(dt.datetime.min.replace(tzinfo=dt.UTC)) + _MARGIN
+_LATEST = to_microseconds(dt.datetime.max.replace(tzinfo=dt.UTC)) - _MARGIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
     places = [f"{Path(f.filename).name}:{f.lineno} in {f.name}" for f in theirs]
-    return " … ".join(dict.fromkeys([*places[:1], *places[-1:]]))
+    return " ... ".join(dict.fromkeys([*places[:1], *places[-1:]]))
 
 
 def text_of(value: object) -> str:
@@ -34,6 +34,11 @@ def text_of(value: object) -> str:
         return str(value)
     except Exception as error:  # noqa: BLE001 (it is the value's own)
         return f"(its text cannot be had: {type(error).__name__})"
+
+
+def escaped(text: str, length: int = LIMIT) -> str:
+    """In ASCII, which every character set has, with escapes for the rest; cut at ``length``."""
+    return text.encode("ascii", "backslashreplace").decode()[:length]
 
 
 def clean(text: str) -> str:

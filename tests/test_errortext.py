@@ -48,7 +48,7 @@ def test_the_place_is_where_their_code_begins_and_where_it_ended() -> None:
 
     with pytest.raises(ValueError) as raised:
         outer()
-    first, last = place(raised.value).split(" … ")
+    first, last = place(raised.value).split(" ... ")
     assert first.startswith("test_errortext.py:")
     assert last.endswith(" in inner")
     assert place(ValueError("never raised")) == ""

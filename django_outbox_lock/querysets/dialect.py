@@ -7,6 +7,7 @@ limit of parameters. The dialects differ too much for expressions; they are chos
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,11 @@ from django.core.exceptions import EmptyResultSet
 from django.db import DatabaseError, NotSupportedError, transaction
 from django.db.models import F, Lookup
 
-from django_outbox_lock import dberrors
+from django_outbox_lock import dberrors, errortext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -258,10 +260,8 @@ def _run(
     written, for that would be sent for ever: it is written with escapes instead.
     """
     text = _json(rows)
-    if "\\u" not in text:  # in ASCII, which every character set has
-        return _execute(connection, sql, [*params, text])
     try:
-        with transaction.atomic(using=connection.alias):
+        with _outlived(connection):
             return _execute(connection, sql, [*params, text])
     except DatabaseError as error:
         if not dberrors.is_unstorable_text(error):
@@ -269,13 +269,23 @@ def _run(
     return _execute(connection, sql, [*params, _json([_escaped(row) for row in rows])])
 
 
+def _outlived(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
+    """So that a transaction goes on after a text that was refused; a savepoint where it needs one.
+
+    PostgreSQL ends the transaction with the statement, but in UTF-8 it refuses no text.
+    """
+    if connection.vendor != "postgresql":
+        return nullcontext()
+    connection.ensure_connection()
+    encoding = connection.connection.info.parameter_status("server_encoding")
+    return nullcontext() if encoding == "UTF8" else transaction.atomic(using=connection.alias)
+
+
 def _escaped(row: Mapping[str, Any]) -> dict[str, Any]:
-    escaped = {
-        name: row[name].encode("ascii", "backslashreplace").decode()[:most]
-        for name, most in _ERRORS.items()
-        if row.get(name)
+    texts = {
+        name: errortext.escaped(row[name], most) for name, most in _ERRORS.items() if row.get(name)
     }
-    return {**row, **escaped}
+    return {**row, **texts}
 
 
 def _json(rows: Sequence[Mapping[str, Any]]) -> str:

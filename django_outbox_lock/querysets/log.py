@@ -75,8 +75,7 @@ class ProcessingLogQuerySet(models.QuerySet[Any]):
         except DatabaseError as error:
             if not dberrors.is_unstorable_text(error):
                 raise
-            escaped = last_error.encode("ascii", "backslashreplace").decode()[: errortext.LIMIT]
-            self._fail({**trace, "last_error": escaped}, columns)
+            self._fail({**trace, "last_error": errortext.escaped(last_error)}, columns)
 
     def _fail(self, trace: dict[str, str], columns: dict[str, Any]) -> None:
         try:

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import connection
+from django.db import connection, connections, transaction
 
 from django_outbox_lock import Rejected, Retry, TransportDown, dberrors, run_once
 from django_outbox_lock.backends.publishers.base import BasePublisher
@@ -22,12 +22,15 @@ from django_outbox_lock.models import Hold, OutboxMessage, ProcessingLog, TopicS
 from django_outbox_lock.outcomes import Outcome, Sent
 from django_outbox_lock.querysets.dialect import update_each
 from django_outbox_lock.querysets.messages import Change
+from tests.locks.conftest import add_alias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from django_outbox_lock.envelope import Envelope
     from tests.engines.conftest import Outbox
+
+__all__ = ["add_alias"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -118,6 +121,29 @@ def test_a_table_that_cannot_hold_an_errors_text_holds_nobody_up(
         with pytest.raises(ValueError, match="špatně"):
             run_once("billing", "m-1", failing)
         assert ProcessingLog.objects.get().last_error == f"ValueError: {ESCAPED}"
+
+
+@pytest.mark.server("postgresql")
+def test_a_database_that_cannot_hold_an_errors_text_holds_nobody_up(
+    running_server: Callable[[str], Any], add_alias: Callable[..., str]
+) -> None:
+    """PostgreSQL ends a transaction with the statement that it refuses: it must go on here."""
+    server = running_server("postgresql")
+    kind = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    server.execute(f"CREATE DATABASE latin {kind}")
+    place = {"HOST": "127.0.0.1", "PORT": server.port, "USER": server.superuser}
+    alias = add_alias("latin", NAME="latin", **place)
+    with connections[alias].schema_editor() as editor:
+        editor.create_model(OutboxMessage)
+    rows = OutboxMessage.objects.using(alias)
+    row = rows.create(topic="t", body=b"", slot=0, due_at=0, headers="{}")
+    with transaction.atomic(using=alias):
+        assert rows.apply([Change(row.pk, 0, 10, 1, due_in=0, error=WORDS)]) == 1
+        assert rows.count() == 1
+    row.refresh_from_db()
+    assert (row.attempts, row.last_error) == (1, ESCAPED)
+    connections[alias].close()
+    server.execute("DROP DATABASE latin")
 
 
 def failing() -> None:

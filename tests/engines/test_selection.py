@@ -18,6 +18,7 @@ from tests.factories import OutboxMessageFactory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from django_outbox_lock.envelope import Envelope
     from tests.engines.conftest import Outbox
 
 SENT = OutboxMessage.State.DISPATCHED
@@ -152,11 +153,18 @@ def test_the_statements_of_a_page_do_not_depend_on_its_size(outbox: Outbox, *, k
     assert outbox_rows == 3031
 
 
-def test_failures_add_at_most_four_statements(outbox: Outbox) -> None:
+@pytest.mark.parametrize("words", ["division by zero", "ділення на нуль"])
+def test_failures_add_at_most_four_statements(outbox: Outbox, words: str) -> None:
+    """In whatever language they are told."""
+
+    def behave(envelope: Envelope, failing: int) -> None:
+        if envelope.json() < failing:
+            raise ArithmeticError(words)
+
     def statements(failing: int, size: int) -> int:
         with transaction.atomic():
             publish_many([Draft("t", n, key=f"{failing}-{n}") for n in range(size)])
-        outbox.behave = lambda e: 1 / 0 if e.json() < failing else None
+        outbox.behave = lambda envelope: behave(envelope, failing)
         with CaptureQueriesContext(connections["default"]) as queries:
             outbox.sweeper(batch_size=size + 1, breaker_threshold=5000).tick()
         OutboxMessage.objects.all().delete()
