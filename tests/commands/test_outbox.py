@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,14 +16,14 @@ from django_outbox_lock.backends.locks.memory import MemoryLock
 from django_outbox_lock.locking import locks
 from django_outbox_lock.management.commands import _locks, _tables
 from django_outbox_lock.models import Lock
-from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pytest_django import Settings
 
     from django_outbox_lock.backends.locks.handle import LockHandle
+    from tests.commands.conftest import RunUnread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -151,21 +148,6 @@ def test_wrong_settings_are_one_sentence(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("verb", ["status", "locks"])
-def test_a_reader_that_has_read_enough_is_no_error(
-    database_urls: Callable[[], dict[str, str]], verb: str
-) -> None:
-    """As of ``manage.py outbox status | head -0``."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "manage.py"), "outbox", verb],
-        env={**os.environ, **database_urls()},
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    os.close(writing)
+def test_a_reader_that_has_read_enough_is_no_error(run_unread: RunUnread, verb: str) -> None:
+    done = run_unread("outbox", verb)
     assert (done.returncode, done.stderr) == (0, "")

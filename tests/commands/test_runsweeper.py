@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +18,11 @@ from django_outbox_lock.engines.sweeper import Sweeper
 from django_outbox_lock.exceptions import InvalidSettings
 from django_outbox_lock.models import OutboxMessage
 from django_outbox_lock.outbox import publish
-from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.commands.conftest import RunUnread
     from tests.conftest import RunManage
 
 MEMORY = "django_outbox_lock.backends.publishers.memory.MemoryPublisher"
@@ -314,25 +311,7 @@ def test_an_output_that_is_gone_does_not_end_the_work(outbox: Any, *, terminal: 
     assert sent() == [1, 2]
 
 
-def test_a_reader_that_is_gone_is_no_error(
-    outbox: Any, database_urls: Callable[[], dict[str, str]]
-) -> None:
-    """``manage.py runsweeper --once | head -0`` ends as if somebody had read it."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "manage.py"), "runsweeper", "--once"],
-        env={
-            **os.environ,
-            **database_urls(),
-            "OUTBOX_LOCK": json.dumps({"default": {"PUBLISHERS": PUBLISHERS}}),
-        },
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    os.close(writing)
+def test_a_reader_that_is_gone_is_no_error(outbox: Any, run_unread: RunUnread) -> None:
+    settings = json.dumps({"default": {"PUBLISHERS": PUBLISHERS}})
+    done = run_unread("runsweeper", "--once", OUTBOX_LOCK=settings)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
