@@ -1,9 +1,9 @@
 /* A lease in a store outside the database, with the registry's row as the issuer of tokens.
  *
  * Obtain has four steps, with a pause of any length between them: read the token, take the store's
- * lease, bump the token if it is still the one that was read, ask the store again. The fenced mark
- * is one step here: lease.pml shows why it may be. README.md says what is proved, and which broken
- * variants (-D...) must fail.
+ * lease, bump the token if it is still the one that was read, look at one's own clock. The store is
+ * not asked again before the first renewal. The fenced mark is one step here: lease.pml shows why it
+ * may be. README.md says what is proved, and which broken variants (-D...) must fail.
  */
 
 #ifndef HOLDERS
@@ -132,10 +132,14 @@ proctype Holder(byte me) {
                 fi;
                 seen = 0
             };
-            atomic {                                        /* ask again; or the process ends */
+            atomic {                                        /* in time; or the process ends */
                 if
-                :: mine > 0 && lessee == id && asked[me] > 0 ->
-                    left = LEASE; held[me] = true; believe(); check_belief()
+#ifdef LATE_BELIEF
+                :: mine > 0 ->                              /* broken: however long it took */
+                    held[me] = true; deadline[me] = LEASE; asked[me] = 0; check_belief()
+#else
+                :: mine > 0 && asked[me] > 0 -> held[me] = true; believe(); check_belief()
+#endif
                 :: give_up()
                 fi
             };

@@ -45,6 +45,7 @@ def test_the_design_holds(
         ("lease", "LATE_DEADLINE", "<=1"),
         ("store", "BLIND_BUMP", "lessee=="),
         ("store", "BLIND_RELEASE", "<=1"),
+        ("store", "LATE_BELIEF", "<=1"),
     ],
 )
 def test_a_broken_variant_is_caught(model: str, variant: str, breaks: str, tmp_path: Path) -> None:

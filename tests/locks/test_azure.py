@@ -243,7 +243,7 @@ class TestTheBlob:
         def overtake() -> None:
             break_lease(container, key)
             assert rival.acquire(key, me)
-            assert rival.extend(key, me.lock_id)
+            assert rival.sign(key, me)
 
         after_the_bump(late, overtake)
         assert late.obtain("nightly-report") is None

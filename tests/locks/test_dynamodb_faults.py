@@ -114,12 +114,14 @@ def test_the_old_item_comes_with_the_refusal(rooms: Rooms, way: LossyHTTP) -> No
 @each_server
 def test_throttling_is_no_loss(rooms: Rooms, way: LossyHTTP) -> None:
     """Case 069: the proof is made again inside the lease."""
-    room = rooms(endpoint_url=way.url, lease=4.0)
-    handle = room.obtain("nightly-report")
-    assert handle is not None
+    room, me = rooms(endpoint_url=way.url, lease=4.0), owner()
+    key = room.store_key("weekly-report")  # nobody renews it meanwhile
+    assert room.acquire(key, me)
     way.faults += [THROTTLED] * 2
     with pytest.raises(LockUnavailable, match="ProvisionedThroughputExceeded"):
-        room.prove(handle)
+        room.extend(key, me.lock_id)
+    handle = room.obtain("nightly-report")
+    assert handle is not None
     way.faults += [THROTTLED] * 2
     assert not handle.wait_lost(4.5)
     assert way.faults == []

@@ -8,11 +8,12 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 from django.db import connections, transaction
 
 from django_outbox_lock import fence, registry, signals
 from django_outbox_lock.backends.locks.redis import RedisLock
-from django_outbox_lock.exceptions import LockUnavailable
+from django_outbox_lock.exceptions import LockLost, LockUnavailable
 from django_outbox_lock.holder import LockState
 from django_outbox_lock.models import Lock
 from django_outbox_lock.testing.lock_items.base import SLACK, in_threads
@@ -156,9 +157,9 @@ def test_a_lease_that_passed_while_the_registry_was_asked(rooms: Rooms) -> None:
 
 
 def test_the_store_is_gone_after_the_bump(
-    rooms: Rooms, redis_url: str, running_server: Any, wait_until: WaitUntil
+    rooms: Rooms, redis_url: str, running_server: Any, losses: list[int], wait_until: WaitUntil
 ) -> None:
-    """An error says so, the row is free, and the lease runs out by itself."""
+    """It is ours until the lease runs out by itself, as if the store had gone a little later."""
     with Proxy(running_server("redis").port) as proxy:
         room = rooms(url=proxy.through(redis_url), lease=SHORT, timeout=0.5)
 
@@ -166,12 +167,46 @@ def test_the_store_is_gone_after_the_bump(
             proxy.down()
 
         room.bumped = cut
-        with pytest.raises(LockUnavailable, match="Redis"):
-            room.obtain("nightly-report")
-        wait_until(lambda: row().state is LockState.FREE)
+        handle = room.obtain("nightly-report")
+        assert handle is not None
+        assert handle.wait_lost(SHORT + SLACK)
         successor = rooms().obtain("nightly-report", timeout=SHORT + SLACK)
         assert successor is not None
         assert successor.token == 2
+        wait_until(lambda: losses == [handle.token])
+
+
+def test_a_store_that_forgets_after_the_grant(
+    rooms: Rooms, redis_url: str, losses: list[int], wait_until: WaitUntil
+) -> None:
+    """Decision 10: the first proof comes early and finds it out, whatever the lease."""
+    room = rooms(lease=600)
+    room.granted = lambda: redis.Redis.from_url(redis_url).delete(room.store_key("nightly-report"))
+    handle = room.obtain("nightly-report")
+    assert handle is not None
+    assert handle.wait_lost(room.first_proof + SLACK)
+    wait_until(lambda: losses == [handle.token])
+
+
+def test_a_rival_after_a_store_that_forgot(rooms: Rooms, redis_url: str) -> None:
+    """It gets a newer token, and the fence keeps the forgotten holder out at once."""
+    room, rival = rooms(), rooms()
+    found: list[LockHandle | None] = []
+
+    def overtake() -> None:
+        redis.Redis.from_url(redis_url).delete(room.store_key("nightly-report"))
+        found.append(rival.obtain("nightly-report"))
+
+    room.bumped = overtake
+    late = room.obtain("nightly-report")
+    [holder] = found
+    assert late is not None
+    assert holder is not None
+    assert holder.token > late.token
+    with pytest.raises(LockLost), fence.held(late.ticket, using="default"):
+        pass
+    with fence.held(holder.ticket, using="default"):
+        pass
 
 
 def test_left_to_expire(rooms: Rooms) -> None:

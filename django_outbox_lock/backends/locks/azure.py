@@ -79,31 +79,23 @@ class AzureBlobLock(StoreLockBackend):
         super().reset()
         self._opened: ContainerClient | None = None
         self._opening = threading.Lock()
-        self._unsigned: dict[str, Owner] = {}
 
     def store_key(self, resource: str) -> str:
         return f"{self.space}/{super().store_key(resource)}"
 
     def acquire(self, key: str, owner: Owner) -> bool:
         # Perhaps only the answer got lost: the proposed id is ours, so it is granted again.
-        won = _twice(lambda: self._leased(key, owner.lock_id))
-        if won:
-            self._unsigned[key] = owner
-        return won
+        return _twice(lambda: self._leased(key, owner.lock_id))
+
+    def sign(self, key: str, owner: Owner) -> bool:
+        """A lease carries its id only; the rest is written to the blob, under the lease."""
+        return _twice(lambda: self._signed(key, owner))
 
     def extend(self, key: str, owner_id: str) -> bool:
-        """The first one after a take writes who holds: only under a lease that is not over.
-
-        So the proof that ends a take costs no request of its own.
-        """
-        owner = self._unsigned.pop(key, None)
-        if owner is not None and owner.lock_id == owner_id:
-            return _twice(lambda: self._signed(key, owner))
         with self._telling():
             return _unless(_NOT_OURS, self._lease(key, owner_id).renew)
 
     def vacate(self, key: str, owner_id: str) -> bool:
-        self._unsigned.pop(key, None)
         with self._telling():
             return _unless(_NOT_OURS, self._lease(key, owner_id).release)
 
@@ -154,7 +146,6 @@ class AzureBlobLock(StoreLockBackend):
             self._blob(key).upload_blob(b"", overwrite=False)
 
     def _signed(self, key: str, owner: Owner) -> bool:
-        """Write who holds under the lease, which proves it once more."""
         fields = {name: quote(str(value)) for name, value in asdict(owner).items()}
         lease = _lease_id(owner.lock_id)
         with self._telling():

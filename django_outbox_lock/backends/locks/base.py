@@ -50,7 +50,9 @@ class BaseLockBackend(Room):
         _backends.add(self)
         self._mutex = threading.Lock()
         self._held: dict[str, LockHandle | None] = {}
-        self._keeper = Keeper(f"outbox-lock-{self.alias}", self.lease, self._prove, self.idle)
+        self._keeper = Keeper(
+            f"outbox-lock-{self.alias}", self.lease, self._prove, self.idle, first=self.first_proof
+        )
 
     # The contract that callers use.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -55,6 +56,8 @@ class Room:
     minimum_lease: ClassVar[float] = 1.0
     silence: ClassVar[float] = 1.0
     """After how many leases the lock of a silent process is free at the latest."""
+    first_proof: ClassVar[float] = math.inf
+    """Seconds from a take to its first proof, where a third of the lease would be longer."""
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ some time after the last one.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -33,8 +34,9 @@ class Keeper:
     """Calls ``prove`` for each handle at a third of the lease, and ends those not proved in time.
 
     ``prove(handle)`` returns the monotonic deadline that the proof buys, None when the lock is
-    definitely not ours any more, and raises when nobody knows. ``idle`` is called by the renewer
-    at its end, when no handle was held for three seconds (a third of the lease, if that is less).
+    definitely not ours any more, and raises when nobody knows. The first time is ``first`` seconds
+    after the handle came, if that is sooner. ``idle`` is called by the renewer at its end, when no
+    handle was held for three seconds (a third of the lease, if that is less).
     """
 
     def __init__(
@@ -43,10 +45,13 @@ class Keeper:
         lease: float,
         prove: Callable[[LockHandle], float | None],
         idle: Callable[[], None],
+        *,
+        first: float = math.inf,
     ) -> None:
         self._name = name
         self._lease = lease
         self._pause = lease / _SHARE_OF_LEASE
+        self._first = min(first, self._pause)
         self._prove = prove
         self._idle = idle
         self._due: dict[LockHandle, float] = {}
@@ -61,7 +66,7 @@ class Keeper:
         """Keep the handle from now on."""
         with self._changed:
             self._used_at = time.monotonic()
-            self._due[handle] = self._used_at + self._pause
+            self._due[handle] = self._used_at + self._first
             self._start()
             if handle.watch_at < self._watching_until:
                 self._changed.notify_all()

@@ -47,7 +47,7 @@ _FREE = {
 
 
 class MongoDBLock(StoreLockBackend):
-    """``find_one_and_update`` with conditions on ``$$NOW``; the documents are never deleted.
+    """Conditional updates by pipelines on ``$$NOW``; the documents are never deleted.
 
     ``url`` as pymongo takes it; ``database`` is that of the URL, else ``outbox_lock``; the
     ``collection`` comes into being with the first lock. ``timeout`` in seconds bounds the search
@@ -165,8 +165,7 @@ class MongoDBLock(StoreLockBackend):
 
     def _change(self, mine: Document, fields: Document) -> bool:
         with _telling():
-            found = self._collection.find_one_and_update(mine, [{"$set": fields}])
-        return found is not None
+            return self._collection.update_one(mine, [{"$set": fields}]).matched_count == 1
 
     @property
     def _milliseconds(self) -> int:

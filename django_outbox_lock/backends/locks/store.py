@@ -1,8 +1,9 @@
 """Leases in a store outside the database; the registry still issues the tokens.
 
-Taking such a lock has three steps: the store grants the lease, the registry bumps the token, and
-the store is asked once more. A claimant that was asleep between the first and the second step
-changes nothing: it bumps only from the token that it saw before it asked the store.
+Taking such a lock has two steps: the store grants the lease, and the registry bumps the token. A
+claimant that was asleep between them changes nothing: it bumps only from the token that it saw
+before it asked the store, and its lease runs from then. A store that forgot the lease meanwhile is
+found out by the first proof, which comes early (decision 10).
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
     is definite.
     """
 
+    first_proof: ClassVar[float] = 1.0
     extra: ClassVar[str]
     """Name of the extra of this package that brings the client library."""
 
@@ -98,6 +100,10 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
     def vacate(self, key: str, owner_id: str) -> bool:
         """End the owner's lease now; False when it was not the owner's any more."""
 
+    def sign(self, key: str, owner: Owner) -> bool:
+        """Write who holds, where ``acquire`` could not; False when the lease is not the owner's."""
+        return True
+
     def disconnect(self) -> None:
         """Close the client's connections; the next call opens them again."""
 
@@ -117,15 +123,15 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
         return keys.store_key(self.namespace, "")[:16]
 
     def take(self, resource: str, lock_id: str) -> Grant | None:
-        key, token = self.store_key(resource), None
+        key, owner, token = self.store_key(resource), Owner(lock_id, resource), None
         seen = self._seen(resource, key)
         try:
-            if not self.acquire(key, Owner(lock_id, resource)):
+            if not self.acquire(key, owner):
                 return None
             token = self._bump(resource, lock_id, seen)
             if token is None:
                 token = self._bump_anew(resource, lock_id, seen)
-            if token is not None and self.extend(key, lock_id):
+            if token is not None and self.sign(key, owner):
                 self._tokens[key] = token
                 return Grant(token)
         except BaseException:
