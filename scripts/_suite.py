@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from tests import servers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
+    from typing import NoReturn
 
 SLOW_STORES = ("tests/locks/test_azure.py", "tests/locks/test_firestore.py")
 STORES = (
@@ -77,6 +79,8 @@ TITLES = {
 # Addresses that plain pytest would use as they are; here every run starts its own servers.
 GIVEN = {"DATABASE_URL", "SECOND_DATABASE_URL", "BROKER_URL"}
 
+_running: set[subprocess.Popen[str]] = set()
+
 # tests/plugin.py: the server cannot be had here, and nobody is asked to have it.
 NOT_EXERCISED = 77
 NO_TESTS = 5
@@ -106,6 +110,7 @@ def test(arguments: list[str]) -> int:
     asked = tuple(options.on or ())
     runs = [Run(asked[0], asked)] if asked else list(RUNS)
     provide_servers(run.servers for run in runs)
+    signal.signal(signal.SIGTERM, interrupt)
     results = run_all(Suite(python, rest, measured=whole), runs, options.jobs)
     failures = [result.name for result in results if result.failed]
     if all(result.status in {NO_TESTS, NOT_EXERCISED} for result in results):
@@ -146,6 +151,13 @@ class Suite:
         return [self.python, "-m", *runner, *on, *run.arguments, *self.arguments]
 
 
+def interrupt(*_: object) -> NoReturn:
+    """End the runs as Ctrl-C does, so that each stops the servers that it has started."""
+    for process in list(_running):
+        process.send_signal(signal.SIGINT)
+    raise KeyboardInterrupt
+
+
 def run_all(suite: Suite, runs: list[Run], jobs: int) -> list[Result]:
     """Each run in a process of its own; several at a time print when they end."""
     if suite.measured:
@@ -162,7 +174,7 @@ def run_one(suite: Suite, run: Run, *, streamed: bool) -> Result:
     inherited = {name: value for name, value in os.environ.items() if name not in GIVEN}
     headline = f"== {run.name}: the suite on {', '.join(run.servers)}"
     print(headline if streamed else f"{headline}: started", flush=True)
-    done = subprocess.run(
+    with subprocess.Popen(
         suite.command(run),
         cwd=ROOT,
         env=inherited | {"OUTBOX_TEST_REPORT": str(report)},
@@ -170,11 +182,13 @@ def run_one(suite: Suite, run: Run, *, streamed: bool) -> Result:
         stdout=None if streamed else subprocess.PIPE,
         stderr=None if streamed else subprocess.STDOUT,
         text=True,
-        check=False,
-    )
+    ) as process:
+        _running.add(process)
+        said, _ = process.communicate()
+        _running.discard(process)
     if not streamed:
-        print(f"{headline}\n{done.stdout}", flush=True)
-    return Result(run.name, done.returncode, read(report))
+        print(f"{headline}\n{said}", flush=True)
+    return Result(run.name, process.returncode, read(report))
 
 
 def read(report: Path) -> dict[str, Any]:

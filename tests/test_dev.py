@@ -5,11 +5,16 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from scripts import _commands, _environments, _machine, _migrations, dev
+
+if TYPE_CHECKING:
+    from tests.conftest import WaitUntil
 
 ROOT = Path(__file__).resolve().parent.parent
 DEV = ROOT / "scripts" / "dev.py"
@@ -128,3 +133,23 @@ def test_a_failing_step_is_a_status_not_a_traceback(
 def test_a_django_without_interpreter_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_migrations, "interpreters", lambda _: iter(()))
     assert set(_migrations.check().missing) == {"Django 5.2", "Django 6.0", "Django 6.1"}
+
+
+def test_the_suite_is_told_to_end_by_sigterm(tmp_path: Path, wait_until: WaitUntil) -> None:
+    """Its runs are interrupted, so that they stop their servers; the queued one never starts."""
+    body = (
+        'trap "echo ended >>$0.log; exit 2" INT; echo begun >>$0.log; while :; do sleep 0.1; done'
+    )
+    write_program(tmp_path / "python", body)
+    log = tmp_path / "python.log"
+    script = (
+        "from scripts import _environments, _suite;"
+        f"_environments.Environment.python = lambda _: {str(tmp_path / 'python')!r};"
+        "_suite.provide_servers = lambda _: None;"
+        "import sys; from scripts import dev; sys.exit(dev.main(['test', '--jobs', '2', '-x']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) as process:
+        wait_until(lambda: log.exists() and log.read_text().count("begun") == 2)
+        process.terminate()
+        assert process.wait(30) == 130
+    assert sorted(log.read_text().split()) == ["begun", "begun", "ended", "ended"]

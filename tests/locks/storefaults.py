@@ -82,6 +82,15 @@ class StoreFaults:
         assert handle is not None
         assert handle.release()
 
+    def test_what_is_missing_is_asked_of_the_store(self) -> None:
+        """Nobody says that nothing is missing of a store that does not answer."""
+        room = self.room()
+        assert room.missing() is None
+        with self.proxy.down():
+            for ask in (room.missing, room.provision):
+                with pytest.raises(LockUnavailable):
+                    ask()
+
     def test_the_answer_to_a_renewal_is_lost(self) -> None:
         """Nobody knows whether it is held, so it is not lost, and the next proof tells."""
         room = self.room()

@@ -268,8 +268,9 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is bounded by ``timeout`` and no refusal."""
     monkeypatch.setenv("FIRESTORE_EMULATOR_HOST", "127.0.0.1:1")
     room = FirestoreLock("default", project=PROJECT, timeout=1.0)
-    with pytest.raises(LockUnavailable, match="Firestore failed"):
-        room.acquire(KEY, owner())
+    for ask in (lambda: room.acquire(KEY, owner()), room.missing, room.provision):
+        with pytest.raises(LockUnavailable, match="Firestore failed"):
+            ask()
     room.close()
 
 

@@ -2,8 +2,8 @@
 
 Taking such a lock has two steps: the store grants the lease, and the registry bumps the token. A
 claimant that was asleep between them changes nothing: it bumps only from the token that it saw
-before it asked the store, and its lease runs from then. A store that forgot the lease meanwhile is
-found out by the first proof, which comes early (decision 10).
+before it asked the store, and its lease runs from then. The first proof comes early, and finds out
+a store that forgot the lease meanwhile (docs/decisions/0010).
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
 
     def provision(self) -> str:
         """Make what the store needs and tell what was done; raises ``LockUnavailable``."""
+        self.missing()  # it must answer, at least
         return f"{self.label}: there is nothing to provision"
 
     # The same for all of them.
