@@ -73,11 +73,16 @@ class LockSession:
         try:
             wrapper = self._wrapper or self._open()
             try:
-                with self._noticing_loss(wrapper):
-                    yield wrapper
+                self._refuse_replaced(wrapper)
+                yield wrapper
+            except (DatabaseError, InterfaceError) as error:
+                self._raise_if_lost(error)
+                raise
             finally:
                 if self._wrapper is None:  # closed by a thread that could not wait for us
                     self._discard(wrapper)
+            if self._wrapper is not wrapper:
+                raise SessionLost(f"The lock session of {self._alias!r} was closed meanwhile.")
         finally:
             self._mutex.release()
 
@@ -136,20 +141,15 @@ class LockSession:
         self._wrapper, self._raw = wrapper, wrapper.connection
         return wrapper
 
-    @contextlib.contextmanager
-    def _noticing_loss(self, wrapper: BaseDatabaseWrapper) -> Iterator[None]:
+    def _refuse_replaced(self, wrapper: BaseDatabaseWrapper) -> None:
         if wrapper.connection is not self._raw:
             self.close()
             raise SessionLost(f"The lock session of {self._alias!r} was replaced by its driver.")
-        try:
-            yield
-        except (DatabaseError, InterfaceError) as error:
-            if not dberrors.is_connection_lost(error):
-                raise
+
+    def _raise_if_lost(self, error: Exception) -> None:
+        if dberrors.is_connection_lost(error):
             self.close()
             raise SessionLost(f"The lock session of {self._alias!r} ended: {error}") from error
-        if self._wrapper is not wrapper:
-            raise SessionLost(f"The lock session of {self._alias!r} was closed meanwhile.")
 
     def _discard(self, wrapper: BaseDatabaseWrapper) -> None:
         self.keys.clear()

@@ -111,9 +111,10 @@ class FirestoreLock(StoreLockBackend):
                     card = found.to_dict()
                     yield Live(found.id, "", card["host"], card["application"], card["pid"])
 
-    def missing(self) -> None:
+    def missing(self) -> str | None:
         """Nothing ever is; but the database must answer, and know us."""
         self._read(self.store_key(""))
+        return None
 
     def disconnect(self) -> None:
         # It closes itself when nobody uses it: a call in the background may come to its end.

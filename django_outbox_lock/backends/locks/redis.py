@@ -95,10 +95,11 @@ class RedisLock(StoreLockBackend):
                 if value is not None:
                     yield _live(key.decode(), value.decode())
 
-    def missing(self) -> None:
+    def missing(self) -> str | None:
         """Nothing ever is; but the server must answer, and know us."""
         with _telling():
             self._client.get(self.store_key(""))
+        return None
 
     def probe(self) -> ProbeResult:
         """Look, where that is allowed, whether the server may evict a lease to make room."""

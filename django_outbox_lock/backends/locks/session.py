@@ -137,11 +137,12 @@ class SessionLockBackend(BaseLockBackend):
         if not self._is_on_session(handle):
             return False
         try:
-            with (
-                self._session.use(self.lease) as connection,
-                self._undone_on_error(connection, handle.store_key),
-            ):
-                return self.free_and_unlock(connection, handle)
+            with self._session.use(self.lease) as connection:
+                try:
+                    return self.free_and_unlock(connection, handle)
+                except BaseException:
+                    self._undo(connection, handle.store_key)
+                    raise
         except SessionLost:
             self._lose_session()
             raise
@@ -201,8 +202,11 @@ class SessionLockBackend(BaseLockBackend):
         try:
             with self._session.use(SESSION_WAIT) as connection:
                 claim = self.claim(resource, lock_id, self._session.session_id)
-                with self._undone_on_error(connection, key):
+                try:
                     return self._grant(connection, claim, key)
+                except BaseException:
+                    self._undo(connection, key)
+                    raise
         except Error as error:
             if dberrors.is_transient(error):
                 return None
@@ -220,17 +224,12 @@ class SessionLockBackend(BaseLockBackend):
             self._unlock(connection, key)
         return None
 
-    @contextlib.contextmanager
-    def _undone_on_error(self, connection: BaseDatabaseWrapper, key: str) -> Iterator[None]:
-        """Whatever is raised, the lock is not held: an answer that got lost may have been a yes."""
+    def _undo(self, connection: BaseDatabaseWrapper, key: str) -> None:
+        """Whatever was raised, the lock is not held: an answer that got lost may have been a yes."""
         try:
-            yield
-        except BaseException:
-            try:
-                self._unlock(connection, key)
-            except Exception:  # noqa: BLE001 (the first error is the one to be raised)
-                self._lose_session()
-            raise
+            self._unlock(connection, key)
+        except Exception:  # noqa: BLE001 (the first error is the one to be raised)
+            self._lose_session()
 
     def _unlock(self, connection: BaseDatabaseWrapper, key: str) -> bool:
         with connection.cursor() as cursor:
