@@ -181,7 +181,11 @@ def test_a_store_that_forgets_after_the_grant(
 ) -> None:
     """Decision 10: the first proof comes early and finds it out, whatever the lease."""
     room = rooms(lease=600)
-    room.granted = lambda: redis.Redis.from_url(redis_url).delete(room.store_key("nightly-report"))
+
+    def forget() -> None:
+        redis.Redis.from_url(redis_url).delete(room.store_key("nightly-report"))
+
+    room.granted = forget
     handle = room.obtain("nightly-report")
     assert handle is not None
     assert handle.wait_lost(room.first_proof + SLACK)

@@ -225,7 +225,7 @@ class SessionLockBackend(BaseLockBackend):
         return None
 
     def _undo(self, connection: BaseDatabaseWrapper, key: str) -> None:
-        """Whatever was raised, the lock is not held: an answer that got lost may have been a yes."""
+        """After an error the lock is not held: an answer that got lost may have been a yes."""
         try:
             self._unlock(connection, key)
         except Exception:  # noqa: BLE001 (the first error is the one to be raised)
