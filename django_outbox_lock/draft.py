@@ -122,7 +122,8 @@ def _times(draft: Draft) -> dict[str, Any]:
     if expires_at is not None and expires_at <= available_at:
         raise PublishError("expires_at must be later than available_at.")
     # Never before now: a row due in the past would stand before the earlier rows of its key.
-    due_at = Greatest(ServerTime(), Value(available_at), output_field=BigIntegerField())
+    moment = Value(available_at, BigIntegerField())  # else psycopg may bind 32 bits of it
+    due_at = Greatest(ServerTime(), moment, output_field=BigIntegerField())
     return {"due_at": due_at, "expires_at": expires_at}
 
 

@@ -188,6 +188,23 @@ def test_due_is_the_servers_clock_at_the_statement(wait_until: WaitUntil) -> Non
 
 
 @pytest.mark.django_db(transaction=True)
+def test_delayed_message_is_late_where_the_server_binds_parameters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A moment that Django takes for a small integer is cut to 32 bits on its way (psycopg)."""
+    connection.close()
+    if connection.vendor == "postgresql":
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], "server_side_binding", True)
+    try:
+        tomorrow = timezone.now() + dt.timedelta(days=1)
+        with transaction.atomic():
+            publish("order.created", {}, available_at=tomorrow)
+        assert OutboxMessage.objects.get().due_at == to_microseconds(tomorrow)
+    finally:
+        connection.close()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_in_an_event_loop_it_says_what_to_do() -> None:
     @transaction.atomic
     def change() -> None:
