@@ -8,7 +8,14 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from django.db import DatabaseError, Error, IntegrityError, connections, transaction
+from django.db import (
+    DatabaseError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    connections,
+    transaction,
+)
 from django.db.transaction import TransactionManagementError
 
 from django_outbox_lock import codec, dberrors, errortext
@@ -46,14 +53,17 @@ class Processing:
         """Insert the entry, or take a failed one over, in a transaction that stays open.
 
         Waits ``wait`` seconds for another delivery; what the database refused for the moment is
-        tried once more, unless the transaction is the caller's. Raises ``AlreadyProcessed`` and
+        tried once more, unless the transaction is the caller's; so is what a dead session refused,
+        on a new one. Raises ``AlreadyProcessed`` and
         ``ProcessingBusy``.
         """
         deadline = time.monotonic() + self.wait
         for last in (False, True):
             try:
                 claim = self._try_claim(max(0.0, deadline - time.monotonic()))
-            except DatabaseError as error:
+            except (DatabaseError, InterfaceError) as error:
+                if self._has_dropped_dead_session(error) and not last:
+                    continue
                 if not dberrors.is_transient(error):
                     raise
                 waited = dberrors.is_lock_timeout(error) and time.monotonic() >= deadline
@@ -63,6 +73,13 @@ class Processing:
                 if claim:
                     return claim
         raise ProcessingBusy(f"The entry of the {self.delivery} is changing: deliver it again.")
+
+    def _has_dropped_dead_session(self, error: Exception) -> bool:
+        """Whether the next statement gets a new session in the place of one that died idle."""
+        if self.connection.in_atomic_block or not dberrors.is_connection_lost(error):
+            return False
+        self.connection.close()
+        return True
 
     @contextmanager
     def settling(self, transaction_: ExitStack) -> Iterator[None]:

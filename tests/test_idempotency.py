@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import IntegrityError, OperationalError, connection, connections, transaction
+from django.db import Error, IntegrityError, OperationalError, connection, connections, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from django.utils.connection import ConnectionDoesNotExist
@@ -22,6 +22,7 @@ from django_outbox_lock.locking import lock, locks
 from django_outbox_lock.models import ProcessingLog
 from testproject.shop.models import Order
 from tests.deliveries import envelope
+from tests.sessions import cut_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -477,3 +478,20 @@ class TestWithLock:
         ):
             raise LockNotObtained("another resource")
         assert entry().status == "failed"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_consumer_outlives_the_session_that_it_left_idle() -> None:
+    """A consumer's connections are nobody's: no request ends, at whose end Django renews them."""
+    assert run_once("shop", "first", lambda: 1) == 1
+    cut_session()
+    assert run_once("shop", "second", lambda: 2) == 2
+    assert run_once("shop", "second", lambda: 3) == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_lost_session_of_a_callers_transaction_is_the_callers() -> None:
+    with pytest.raises(Error), transaction.atomic():
+        cut_session()
+        run_once("shop", "first", lambda: 1)
+    assert not ProcessingLog.objects.exists()

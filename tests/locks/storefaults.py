@@ -85,6 +85,7 @@ class StoreFaults:
     def test_what_is_missing_is_asked_of_the_store(self) -> None:
         """Nobody says that nothing is missing of a store that does not answer."""
         room = self.room()
+        assert room.provision()
         assert room.missing() is None
         with self.proxy.down():
             for ask in (room.missing, room.provision):

@@ -15,6 +15,7 @@ from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
 from testproject.shop.models import Order
 from tests.publishers.envelopes import make_envelope, make_envelopes
+from tests.sessions import cut_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -218,6 +219,29 @@ def test_transaction_left_open_is_rolled_back_and_poisons_nobody(
     assert "left a transaction open on default" in outcomes[0].reason
     assert outcomes[1] == Sent()
     assert [order.number for order in Order.objects.all()] == ["careful"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_session_that_died_costs_one_message() -> None:
+    """The messages of a page share their handlers' sessions, and all would fail over a dead one."""
+    deaf = CallablePublisher(handlers={"*": lambda _: Order.objects.count()})
+    answers = deaf.publish_batch(make_envelopes(3))
+    assert next(answers) == Sent()
+    cut_session()
+    assert isinstance(next(answers), Retry)
+    assert next(answers) == Sent()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_session_that_is_well_is_kept_after_an_error() -> None:
+    def mistaken(_: Envelope) -> None:
+        connection.cursor().execute("SELECT nothing FROM nowhere")
+
+    Order.objects.count()
+    before = connection.connection
+    assert isinstance(outcome_of(mistaken), Retry)
+    assert outcome_of(lambda _: Order.objects.count()) == Sent()
+    assert connection.connection is before
 
 
 @pytest.mark.django_db

@@ -69,6 +69,7 @@ class CallablePublisher(BasePublisher):
         finally:
             left_open = _open_transactions() - already_open
             _roll_back(left_open)
+            _close_dead_sessions()
         return _unfinished(left_open) if left_open else outcome
 
     def _handler(self, topic: str) -> Handler | None:
@@ -133,6 +134,15 @@ def _roll_back(aliases: set[str]) -> None:
         connections[alias].close()
         # A connection closed inside `atomic` refuses to open again; the next use makes a new one.
         del connections[alias]
+
+
+def _close_dead_sessions() -> None:
+    """As at the end of a request: over a dead session all later handlers of the page would fail."""
+    for connection in connections.all(initialized_only=True):
+        if connection.errors_occurred and connection.connection and not connection.in_atomic_block:
+            connection.errors_occurred = not connection.is_usable()
+            if connection.errors_occurred:
+                connection.close()
 
 
 def _unfinished(aliases: set[str]) -> Retry:
