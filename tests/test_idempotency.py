@@ -491,7 +491,11 @@ def test_consumer_outlives_the_session_that_it_left_idle() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_lost_session_of_a_callers_transaction_is_the_callers() -> None:
-    with pytest.raises(Error), transaction.atomic():
-        cut_session()
-        run_once("shop", "first", lambda: 1)
+    def caller() -> None:
+        with transaction.atomic():
+            cut_session()
+            run_once("shop", "first", lambda: 1)
+
+    with pytest.raises(Error):
+        caller()
     assert not ProcessingLog.objects.exists()
