@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,6 +34,11 @@ def program() -> list[str]:
     return [sys.executable, str(started)]
 
 
+def _inherited(stream: TextIO | None) -> int | None:
+    """Without an output of its own this process may have another file in its place."""
+    return subprocess.DEVNULL if stream is None else None
+
+
 class Child:
     """Runs ``argv`` to its end; ``handle`` is the lock that must be held meanwhile.
 
@@ -52,7 +57,12 @@ class Child:
         """Return the exit code; 128 + n if signal n ended the command."""
         with self._passing_signals_on():
             # A group of its own: Ctrl-C must reach it once, and its own children die with it.
-            process = self._process = subprocess.Popen(self._argv, process_group=0)
+            process = self._process = subprocess.Popen(
+                self._argv,
+                process_group=0,
+                stdout=_inherited(sys.stdout),
+                stderr=_inherited(sys.stderr),
+            )
             for number in self._early:
                 process.send_signal(number)
             threading.Thread(target=self._end_on_loss, args=(process,), daemon=True).start()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import DatabaseError, InterfaceError, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.transaction import TransactionManagementError
@@ -19,6 +18,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from django_outbox_lock import dberrors
 from django_outbox_lock.conf import DEFAULT_ALIAS, outbox_settings
 from django_outbox_lock.exceptions import OutboxLockError
+from django_outbox_lock.management.commands._output import HeardOrNot, silence
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -30,7 +30,7 @@ APP = "django_outbox_lock"
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
-class EngineCommand(BaseCommand):
+class EngineCommand(HeardOrNot):
     """Runs one engine until it is told to stop, or one cycle of it."""
 
     engine: ClassVar[type[Engine]]
@@ -64,7 +64,7 @@ class EngineCommand(BaseCommand):
             self.stdout.write(text, ending=ending)
             self.stdout.flush()
         except OSError:
-            silence(sys.stdout)
+            silence(self.stdout)
 
     def get_check_kwargs(self, options: dict[str, Any]) -> Any:
         return {**super().get_check_kwargs(options), "databases": [options["database"]]}
@@ -96,14 +96,6 @@ class EngineCommand(BaseCommand):
             engine.tick()
         finally:
             engine.close()
-
-
-def silence(stream: TextIO) -> None:
-    """Let what is written to a file that takes no more go nowhere, at the end of Python, too."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
 
 
 def add_database(parser: ArgumentParser, meaning: str) -> None:

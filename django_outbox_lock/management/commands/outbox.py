@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import BaseCommand
-
-from django_outbox_lock.management.commands._engine import plain_errors, silence
+from django_outbox_lock.management.commands._engine import plain_errors
 from django_outbox_lock.management.commands._locks import LocksVerb
+from django_outbox_lock.management.commands._output import HeardOrNot, silence
 from django_outbox_lock.management.commands._provision import ProvisionVerb
 from django_outbox_lock.management.commands._requeue import RequeueVerb
 from django_outbox_lock.management.commands._status import StatusVerb
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 VERBS = (StatusVerb, RequeueVerb, LocksVerb, ProvisionVerb)
 
 
-class Command(BaseCommand):
+class Command(HeardOrNot):
     """Parses, and leaves the work to the verb."""
 
     help = "Looks at an outbox and its locks, and sets things right."
@@ -36,4 +34,4 @@ class Command(BaseCommand):
                 chosen(database, self.stdout).run(options)
                 self.stdout.flush()
             except BrokenPipeError:  # as of `head`: it has read what it wanted
-                silence(sys.stdout)
+                silence(self.stdout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import connections
 
 from django_outbox_lock.conf import outbox_settings
@@ -17,6 +17,7 @@ from django_outbox_lock.management.commands._engine import (
     plain_errors,
     refuse_missing_migrations,
 )
+from django_outbox_lock.management.commands._output import HeardOrNot
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 LOST = 75
 
 
-class Command(BaseCommand):
+class Command(HeardOrNot):
     """Runs the command as a child process, which can be ended when the lock is lost."""
 
     help = (
