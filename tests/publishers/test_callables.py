@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 
 from django_outbox_lock.backends.publishers.callables import CallablePublisher
 from django_outbox_lock.context import current_message
@@ -250,3 +251,37 @@ def test_callers_own_transaction_is_left_alone() -> None:
     assert outcome_of(lambda _: Order.objects.create(number="inside", total=1)) == Sent()
     assert connection.in_atomic_block
     assert Order.objects.count() == 2
+
+
+def lose_to_the_database(_: Envelope) -> None:
+    Order.objects.create(pk=1, number="first", total=1)
+    Order.objects.create(pk=1, number="second", total=1)
+
+
+def fall_out_with_the_database(_: Envelope) -> None:
+    with suppress(DatabaseError):
+        connection.cursor().execute("SELECT nothing FROM nowhere")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("handler", [lose_to_the_database, fall_out_with_the_database])
+def test_callers_own_transaction_outlives_an_error_of_the_database(
+    handler: Callable[[Envelope], None],
+) -> None:
+    """As in a ``TestCase``: what follows, the engine's own mark first, must go on as ever."""
+    Order.objects.create(number="before", total=1)
+    outcome_of(handler)
+    outcome_of(lambda _: Order.objects.create(number="after", total=1))
+    assert sorted(order.number for order in Order.objects.all()) == ["after", "before"]
+
+
+@pytest.mark.django_db
+def test_what_a_handler_did_before_another_error_stays_in_the_callers_transaction() -> None:
+    """As it does outside of one, where each statement commits by itself."""
+
+    def handler(_: Envelope) -> None:
+        Order.objects.create(number="kept", total=1)
+        raise LookupError
+
+    assert isinstance(outcome_of(handler), Retry)
+    assert [order.number for order in Order.objects.all()] == ["kept"]

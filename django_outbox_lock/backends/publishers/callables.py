@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
-from django.db import connections
+from django.db import DatabaseError, connections
 from django.utils.module_loading import import_string
 
 from django_outbox_lock import errortext
@@ -63,12 +63,14 @@ class CallablePublisher(BasePublisher):
             # No rejection: this process may be older than the code that handles the topic.
             return Retry(f"No handler for topic {envelope.topic!r} in this process.")
         already_open = _open_transactions()
+        savepoints = _savepoints(already_open)
         try:
             with handling(envelope):
                 outcome = _call(handler, envelope)
         finally:
             left_open = _open_transactions() - already_open
             _roll_back(left_open)
+            _mend(savepoints)
             _close_dead_sessions()
         return _unfinished(left_open) if left_open else outcome
 
@@ -123,6 +125,23 @@ def _open_transactions() -> set[str]:
         if connection.in_atomic_block
         or (connection.connection and connection.autocommit != _usual_autocommit(connection))
     }
+
+
+def _savepoints(aliases: set[str]) -> dict[str, str]:
+    """In the caller's transactions, as in a test: a handler's database error must not end them."""
+    made = {alias: connections[alias].savepoint() for alias in aliases}
+    return {alias: savepoint for alias, savepoint in made.items() if savepoint is not None}
+
+
+def _mend(savepoints: Mapping[str, str]) -> None:
+    """Undo what a handler did where the transaction could not go on after it."""
+    for alias, savepoint in savepoints.items():
+        connection = connections[alias]
+        try:
+            connection.savepoint_commit(savepoint)
+        except DatabaseError:
+            connection.needs_rollback = False
+            connection.savepoint_rollback(savepoint)
 
 
 def _usual_autocommit(connection: BaseDatabaseWrapper) -> bool:
