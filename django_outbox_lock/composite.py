@@ -50,7 +50,11 @@ class lock_all:  # noqa: N801 (called like a function)
                 handle = locks[self.using].obtain(resource, timeout=left)
                 if handle is None:
                     raise refusal(self.using, resource, timeout=self.timeout, waited=left)
-                handles[resource] = held.enter_context(handle)
+                try:
+                    handles[resource] = held.enter_context(handle)
+                except BaseException:  # of a signal's handler
+                    handle.release()
+                    raise
             for handle in handles.values():
                 handle.ensure_held()  # while the others were waited for
             self._held = held.pop_all()

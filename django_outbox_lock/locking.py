@@ -169,7 +169,11 @@ class lock:  # noqa: N801 (called like a function)
         handle = locks[self.using].obtain(self.resource, timeout=self.timeout)
         if handle is None:
             raise refusal(self.using, self.resource, timeout=self.timeout)
-        return self._entered(handle)
+        try:
+            return self._entered(handle)
+        except BaseException:  # of a signal's handler: the block is not entered, nor left
+            handle.release()
+            raise
 
     def __exit__(
         self,

@@ -158,8 +158,8 @@ class Locking(RuleBasedStateMachine):
     @invariant()
     def what_has_ended_is_forgotten(self) -> None:
         for process in self.world.processes:
-            kept: dict[str, LockHandle | None] = process.backend._held
-            assert all(handle and not handle.ended for handle in kept.values()), kept
+            kept = process.backend._held._entries
+            assert all(handle and not handle.ended for _, handle in kept.values()), kept
 
     def teardown(self) -> None:
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 import time
 import uuid
 import weakref
@@ -22,12 +21,13 @@ from django_outbox_lock import fence, keys, registry, signals
 from django_outbox_lock.backends.locks.contract import Grant, ProbeResult, Room
 from django_outbox_lock.backends.locks.handle import LockHandle
 from django_outbox_lock.backends.locks.keeper import Keeper
+from django_outbox_lock.backends.locks.register import Register
 from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.polling import HandOver, Polling, in_background
 from django_outbox_lock.registry import Live
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from django.dispatch import Signal
 
@@ -48,8 +48,7 @@ class BaseLockBackend(Room):
     def reset(self) -> None:
         """Start without any handle, as a forked child must."""
         _backends.add(self)
-        self._mutex = threading.Lock()
-        self._held: dict[str, LockHandle | None] = {}
+        self._held = Register()
         self._keeper = Keeper(
             f"outbox-lock-{self.alias}", self.lease, self._prove, self.idle, first=self.first_proof
         )
@@ -155,8 +154,7 @@ class BaseLockBackend(Room):
             # A lease that is not over was ours all the time, and now runs out by itself.
             held = not self.session_bound and time.monotonic() < handle.deadline
             logger.warning("%s: the release got no answer: %s", handle.resource, error)
-        finally:
-            self._forget(handle)
+        self._held.forget(handle.store_key, handle.lock_id)
         if held:
             self._send(signals.lock_released, handle=handle)
         return held
@@ -169,8 +167,16 @@ class BaseLockBackend(Room):
         except (Error, LockUnavailable) as error:
             logger.info("%s: the lost lock could not be given back: %s", handle.resource, error)
         finally:
-            self._forget(handle)
+            self._held.forget(handle.store_key, handle.lock_id)
             self.announce_loss(handle, reason)
+
+    def clear_away(self, handle: LockHandle) -> None:
+        """Called by a handle whose end was interrupted: nothing of it is left behind."""
+        self._keeper.discard(handle)
+        if self._held.has(handle.store_key, handle.lock_id):  # else others may have it by now
+            leave = self.abandon if handle.lost else self.drop
+            self._in_spite_of_errors(handle.resource, lambda: leave(handle))
+            self._held.forget(handle.store_key, handle.lock_id)
 
     def announce_loss(self, handle: LockHandle, reason: str) -> None:
         """Tell the log and, on a thread of their own, the receivers, who may wait or hang."""
@@ -211,28 +217,44 @@ class BaseLockBackend(Room):
             return None
 
     def _attempt(self, resource: str, polling: Polling) -> LockHandle | None:
-        key = self.store_key(resource)
-        with self._mutex:
-            if key in self._held:
-                return None
-            self._held[key] = None  # ours to try: no other thread asks the store meanwhile
-        handle = None
+        key, lock_id, handle = self.store_key(resource), uuid.uuid4().hex, None
         try:
-            handle = self._take(resource, key)
+            if self._held.reserve(key, lock_id):  # no other thread asks the store meanwhile
+                handle = self._take(resource, key, lock_id)
+            if handle is not None:
+                self._keep(handle, polling)
+        except (Error, LockUnavailable):
+            raise
+        except BaseException:
+            # Perhaps a signal's handler has raised (Ctrl-C, a time limit): nobody gets the handle.
+            self._leave_nothing(resource, key, lock_id, handle)
+            raise
         finally:
-            with self._mutex:
-                if handle is None:
-                    del self._held[key]
-                else:
-                    self._held[key] = handle
-        if handle is not None:
-            self._keeper.add(handle)
-            self.adopted(handle)
-            self._send(signals.lock_obtained, handle=handle, waited=polling.waited)
+            if handle is None:
+                self._held.forget(key, lock_id)
         return handle
 
-    def _take(self, resource: str, key: str) -> LockHandle | None:
-        lock_id = uuid.uuid4().hex
+    def _keep(self, handle: LockHandle, polling: Polling) -> None:
+        self._held.enter(handle)
+        self._keeper.add(handle)
+        self.adopted(handle)
+        self._send(signals.lock_obtained, handle=handle, waited=polling.waited)
+
+    def _leave_nothing(
+        self, resource: str, key: str, lock_id: str, handle: LockHandle | None
+    ) -> None:
+        if handle is not None:
+            handle.release()
+        elif self._held.has(key, lock_id):
+            self._in_spite_of_errors(resource, lambda: self.undo_take(resource, lock_id))
+
+    def _in_spite_of_errors(self, resource: str, leave: Callable[[], object]) -> None:
+        try:
+            leave()
+        except Exception as error:  # noqa: BLE001 (what interrupted us is to be raised)
+            logger.warning("%s: what was interrupted was not undone: %s", resource, error)
+
+    def _take(self, resource: str, key: str, lock_id: str) -> LockHandle | None:
         asked = time.monotonic()  # the lease runs from before the question, never from the answer
         grant = self.take(resource, lock_id)
         if grant is None:
@@ -254,14 +276,7 @@ class BaseLockBackend(Room):
         return asked + self.lease if self.prove_once(handle) else None
 
     def _own(self, resource: str) -> LockHandle | None:
-        key = self.store_key(resource)
-        with self._mutex:
-            return self._held.get(key)
-
-    def _forget(self, handle: LockHandle) -> None:
-        with self._mutex:
-            if self._held.get(handle.store_key) is handle:
-                del self._held[handle.store_key]
+        return self._held.handle(self.store_key(resource))
 
     def _end_by_force(self, resource: str, before: Holder) -> None:
         try:

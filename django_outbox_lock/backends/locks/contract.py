@@ -96,6 +96,9 @@ class Room:
         """
         raise NotImplementedError
 
+    def undo_take(self, resource: str, lock_id: str) -> None:
+        """Called when a take was interrupted: who asked never got the answer."""
+
     def prove_once(self, handle: LockHandle) -> bool:
         """Ask the store, in one go, whether the handle holds, and renew its lease if it has one.
 

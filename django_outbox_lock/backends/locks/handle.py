@@ -192,8 +192,12 @@ class LockHandle(Times):
         """Note the loss, once and for ever; tells whether this call was the one that did."""
         if not self._end(State.LOST, reason):
             return False
-        self._on_loss.tell(self)
-        self.backend.report_lost(self, reason)
+        try:
+            self._on_loss.tell(self)
+            self.backend.report_lost(self, reason)
+        except BaseException:
+            self.backend.clear_away(self)
+            raise
         return True
 
     @property
@@ -243,6 +247,16 @@ class LockHandle(Times):
     def _release(self) -> bool:
         if self._is_inherited:
             return False
+        try:
+            return self._give_back()
+        except BaseException:
+            # A signal's handler has raised (Ctrl-C, a time limit): wherever that was, it is over.
+            self._end(State.RELEASED)
+            self._over.set()
+            self.backend.clear_away(self)
+            raise
+
+    def _give_back(self) -> bool:
         if not self._end(State.RELEASED):
             self._tell_of_overrun()
             return False

@@ -118,6 +118,16 @@ class SessionLockBackend(BaseLockBackend):
         # It had died of idleness, or with its server, perhaps a long time ago.
         return self._take_in_session(resource, lock_id)
 
+    def undo_take(self, resource: str, lock_id: str) -> None:
+        if not self._session.is_open:
+            return
+        try:
+            with self._session.use(SESSION_WAIT) as connection:
+                self._undo(connection, self.store_key(resource))
+        except LockUnavailable:
+            self._lose_session()
+            raise
+
     def adopted(self, handle: LockHandle) -> None:
         """The session may have ended between the take and the keeper's first look."""
         if not self._is_on_session(handle):

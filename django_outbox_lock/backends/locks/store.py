@@ -141,6 +141,9 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
         self._give_up(resource, lock_id, token)
         return None
 
+    def undo_take(self, resource: str, lock_id: str) -> None:
+        self._give_up(resource, lock_id, None)
+
     def prove_once(self, handle: LockHandle) -> bool:
         if not self.extend(handle.store_key, handle.lock_id):
             return False

@@ -1,0 +1,205 @@
+"""What a signal's handler raises, Ctrl-C or a time limit, comes between any two steps."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import connections
+
+from django_outbox_lock import lock, lock_all, locks
+from django_outbox_lock.backends.locks.handle import LockHandle
+from django_outbox_lock.backends.locks.lease import LeaseTableLock
+from django_outbox_lock.backends.locks.mysql import MySQLLock
+from django_outbox_lock.backends.locks.postgresql import PostgreSQLLock
+from django_outbox_lock.backends.locks.redis import RedisLock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django_outbox_lock.backends.locks.base import BaseLockBackend
+    from tests import servers
+    from tests.locks.conftest import Make
+
+    Rooms = Callable[[], BaseLockBackend]
+
+pytestmark = pytest.mark.django_db(transaction=True, available_apps=["django_outbox_lock"])
+
+NATIVE = {"postgresql": PostgreSQLLock, "mysql": MySQLLock}
+PATIENCE = 5.0
+
+
+class InterruptError(BaseException):
+    """As KeyboardInterrupt, which pytest would take for one."""
+
+
+@pytest.fixture(
+    params=["native", "lease table", pytest.param("redis", marks=pytest.mark.server("redis"))]
+)
+def rooms(request: pytest.FixtureRequest, make: Make) -> Rooms:
+    """Makes rooms that shut each other out; a lease that nobody gives back is over soon."""
+    if request.param == "native":
+        native = NATIVE.get(connections["default"].vendor, LeaseTableLock)
+        return lambda: make(native, lease=2.0)
+    if request.param == "lease table":
+        return lambda: make(LeaseTableLock, lease=2.0)
+    running: Callable[[str], servers.Server] = request.getfixturevalue("running_server")
+    options: dict[str, Any] = {
+        "url": running("redis").url,
+        "namespace": uuid.uuid4().hex,
+        "lease": 2.0,
+    }
+    return lambda: make(RedisLock, **options)
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets a method raise once, before or after it does what it does."""
+
+    def set_up(owner: object, method: str, *, before: bool) -> None:
+        original, calls = getattr(owner, method), []
+
+        def interrupted(*args: Any, **kwargs: Any) -> Any:
+            calls.append(method)
+            if before and len(calls) == 1:
+                raise InterruptError
+            result = original(*args, **kwargs)
+            if len(calls) == 1:
+                raise InterruptError
+            return result
+
+        monkeypatch.setattr(owner, method, interrupted)
+
+    return set_up
+
+
+def parts_of(room: BaseLockBackend) -> dict[str, object]:
+    return {"room": room, "keeper": room._keeper, "register": room._held}
+
+
+def is_free_for_all(room: BaseLockBackend, rival: BaseLockBackend) -> None:
+    for who in (room, rival):
+        handle = who.obtain("nightly-report", timeout=PATIENCE)
+        assert handle is not None
+        assert handle.release()
+
+
+when = pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+
+
+@when
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        ("register", "reserve"),
+        ("room", "_take"),
+        ("room", "take"),
+        ("register", "enter"),
+        ("keeper", "add"),
+        ("room", "adopted"),
+        ("room", "_send"),
+    ],
+)
+def test_an_interrupted_obtain(
+    rooms: Rooms, interrupt: Callable[..., None], part: str, method: str, *, before: bool
+) -> None:
+    """Nobody has the handle, so the lock is given back; else the process would hold for ever."""
+    room, rival = rooms(), rooms()
+    other = room.obtain("weekly-report")
+    interrupt(parts_of(room)[part], method, before=before)
+    with pytest.raises(InterruptError):
+        room.obtain("nightly-report")
+    is_free_for_all(room, rival)
+    assert other is not None
+    assert other.release()
+
+
+@when
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        ("handle", "_end"),
+        ("handle", "_give_back"),
+        ("keeper", "discard"),
+        ("room", "give_back"),
+        ("room", "drop"),
+        ("register", "forget"),
+        ("room", "_send"),
+    ],
+)
+def test_an_interrupted_release(
+    rooms: Rooms, interrupt: Callable[..., None], part: str, method: str, *, before: bool
+) -> None:
+    """It is carried out all the same, for nobody will call it again."""
+    room, rival = rooms(), rooms()
+    handle, other = room.obtain("nightly-report"), room.obtain("weekly-report")
+    assert handle is not None
+    assert other is not None
+    interrupt({**parts_of(room), "handle": handle}[part], method, before=before)
+    with pytest.raises(InterruptError):
+        handle.release()
+    assert handle.ended
+    assert handle.wait_lost(PATIENCE) is False
+    is_free_for_all(room, rival)
+    assert other.release()
+
+
+@when
+@pytest.mark.parametrize(
+    ("part", "method"), [("keeper", "discard"), ("room", "report_lost"), ("room", "abandon")]
+)
+def test_an_interrupted_loss(
+    rooms: Rooms, interrupt: Callable[..., None], part: str, method: str, *, before: bool
+) -> None:
+    """Who looks may be the one that notices the loss."""
+    room, rival = rooms(), rooms()
+    handle = room.obtain("nightly-report")
+    assert handle is not None
+    interrupt(parts_of(room)[part], method, before=before)
+    with pytest.raises(InterruptError):
+        handle.lose("it was said so")
+    assert handle.lost
+    is_free_for_all(room, rival)
+
+
+def test_a_lock_of_another_thread_is_not_given_back(
+    rooms: Rooms, interrupt: Callable[..., None]
+) -> None:
+    """The release was complete, and another thread came before the interruption."""
+    room, rival = rooms(), rooms()
+    handle, successors = room.obtain("nightly-report"), []
+    assert handle is not None
+    forget = room._held.forget
+
+    def forget_and_succeed(key: str, lock_id: str) -> None:
+        forget(key, lock_id)
+        room._held.forget = forget  # type: ignore[method-assign]
+        successors.append(room.obtain("nightly-report"))
+        raise InterruptError
+
+    room._held.forget = forget_and_succeed  # type: ignore[method-assign]
+    with pytest.raises(InterruptError):
+        handle.release()
+    [successor] = successors
+    assert successor is not None
+    assert rival.obtain("nightly-report") is None
+    assert successor.release()
+
+
+@pytest.mark.parametrize("enter", [lock, lock_all])
+def test_an_interrupted_entrance(
+    enter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock was obtained and the block was not entered."""
+
+    def interrupted(*_: object) -> None:
+        raise InterruptError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LockHandle, "hold_at_least", interrupted)
+        patched.setattr(LockHandle, "__enter__", interrupted)
+        with pytest.raises(InterruptError), enter("nightly-report"):
+            pass
+    assert len(locks["default"]._held) == 0
+    locks.close()
