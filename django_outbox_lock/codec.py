@@ -38,7 +38,7 @@ def encode_body(payload: object, content_type: str | None = None) -> tuple[bytes
     types, circular structures) and for a content type that the body would not have.
     """
     if content_type is not None:
-        check_text("content_type", content_type, limit=CONTENT_TYPE_LIMIT)
+        content_type = check_text("content_type", content_type, limit=CONTENT_TYPE_LIMIT)
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload), content_type or BINARY
     if content_type is not None and not _is_json(content_type):
@@ -55,10 +55,11 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
         return {}
     if not isinstance(headers, Mapping):
         raise PublishError(f"headers must be a mapping, not {type(headers).__name__}.")
+    checked = {}
     for name, value in headers.items():
-        check_text(f"headers: the name {name!r:.{_SHOWN}}", name, limit=HEADER_NAME_LIMIT)
-        check_text(f"headers[{name!r}]", value)
-    return dict(headers)
+        plain = check_text(f"headers: the name {name!r:.{_SHOWN}}", name, limit=HEADER_NAME_LIMIT)
+        checked[plain] = check_text(f"headers[{name!r}]", value)
+    return checked
 
 
 def encode_headers(headers: Mapping[str, str] | None) -> str:
@@ -77,6 +78,7 @@ def decode_headers(text: str) -> dict[str, str]:
 def check_text(field: str, value: object, *, limit: int | None = None) -> str:
     """``value`` if it is text that every database and broker can carry, else ``PublishError``.
 
+    Of a subclass of ``str``, or of a lazy object that stands for a text, the plain text.
     ``limit`` counts UTF-16 code units, as SQL Server's columns do: the others count characters,
     of which there are never more.
     """
@@ -90,7 +92,7 @@ def check_text(field: str, value: object, *, limit: int | None = None) -> str:
         raise PublishError(f"{field} must have 1 to {limit} characters, not {size}.")
     if not _CONTROL.isdisjoint(value):
         raise PublishError(f"{field} has a control character: {_shown(value)}.")
-    return value
+    return value[:]
 
 
 def _json(payload: object) -> bytes:

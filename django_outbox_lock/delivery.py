@@ -36,10 +36,11 @@ class Delivery:
         """Raises ``TypeError`` or ``ValueError``, which name the argument."""
         envelope = message if isinstance(message, Envelope) else None
         key = check("message", str(envelope.message_id) if envelope else message, KEY_LIMIT)
+        consumer = check("consumer", consumer, CONSUMER_LIMIT)
         if correlation_id is None:
             correlation_id = envelope.correlation_id if envelope else ""
         return cls(
-            consumer=check("consumer", consumer, CONSUMER_LIMIT),
+            consumer=consumer,
             key=key,
             entry_hash=keys.entry_hash(consumer, key),
             body_digest=hashlib.sha256(envelope.body).hexdigest() if envelope else "",
@@ -62,7 +63,7 @@ class Delivery:
 
 
 def check(argument: str, value: object, limit: int) -> str:
-    """``value`` if it is text that every database keeps as it is.
+    """``value`` if it is text that every database keeps as it is; of a lazy object, its text.
 
     ``limit`` counts UTF-16 code units, as SQL Server's columns do.
     """
@@ -77,4 +78,4 @@ def check(argument: str, value: object, limit: int) -> str:
         raise ValueError(f"{argument} must have 1 to {limit} characters, not {size}.")
     if "\0" in value:
         raise ValueError(f"{argument} {value!r} has a NUL character.")
-    return value
+    return value[:]

@@ -52,7 +52,8 @@ def values(draft: Draft, max_bytes: int) -> dict[str, Any]:
     """
     message_id = uuid7()
     topic = codec.check_text("topic", draft.topic, limit=TOPIC_LIMIT)
-    order_key = _order_key(topic, draft.key)
+    key = None if draft.key is None else codec.check_text("key", draft.key, limit=KEY_LIMIT)
+    order_key = None if key is None else keys.order_key(topic, key)
     body, content_type = codec.encode_body(draft.payload, draft.content_type)
     if len(body) > max_bytes:
         raise PublishError(
@@ -61,7 +62,7 @@ def values(draft: Draft, max_bytes: int) -> dict[str, Any]:
     return {
         "message_id": message_id,
         "topic": topic,
-        "key": draft.key,
+        "key": key,
         "order_key": order_key,
         "slot": keys.slot(order_key, message_id),
         "body": body,
@@ -71,12 +72,6 @@ def values(draft: Draft, max_bytes: int) -> dict[str, Any]:
         **_flow(draft, message_id),
         **_times(draft),
     }
-
-
-def _order_key(topic: str, key: str | None) -> int | None:
-    if key is None:
-        return None
-    return keys.order_key(topic, codec.check_text("key", key, limit=KEY_LIMIT))
 
 
 def _headers(given: Mapping[str, str] | None) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.utils import timezone
+from django.utils.functional import SimpleLazyObject
 from opentelemetry import trace
 
 from django_outbox_lock import context, draft, keys
@@ -80,6 +81,26 @@ def test_what_cannot_be_sent_is_refused_by_name(fields: dict[str, Any], words: s
     """Case 105 for every field of text."""
     with pytest.raises(PublishError, match=f"^{words}"):
         draft.values(Draft(**{"topic": "order.created", "payload": None} | fields), 1000)
+
+
+def test_what_stands_for_a_text_is_written_as_the_text() -> None:
+    """Drivers know ``str`` alone; an error of theirs would come from the caller's transaction."""
+    lazy: Any = SimpleLazyObject(lambda: "lazy")
+    row = draft.values(
+        Draft(
+            lazy,
+            b"",
+            key=lazy,
+            headers={lazy: lazy},
+            content_type=lazy,
+            correlation_id=lazy,
+            causation_id=lazy,
+        ),
+        1000,
+    )
+    texts = ("topic", "key", "content_type", "correlation_id", "causation_id")
+    assert {(row[name], type(row[name])) for name in texts} == {("lazy", str)}
+    assert row["headers"] == '{"lazy":"lazy"}'
 
 
 def test_limits_are_those_of_the_columns() -> None:

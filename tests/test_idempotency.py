@@ -13,6 +13,7 @@ from django.db import Error, IntegrityError, OperationalError, connection, conne
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase
 from django.utils.connection import ConnectionDoesNotExist
+from django.utils.functional import SimpleLazyObject
 
 from django_outbox_lock.context import current_message
 from django_outbox_lock.delivery import Delivery
@@ -409,6 +410,14 @@ def test_bad_arguments_are_named(
 ) -> None:
     with pytest.raises(error, match=words), process_once(consumer, message):
         pytest.fail("the body ran")
+
+
+def test_what_stands_for_a_text_is_kept_as_the_text() -> None:
+    """Drivers know ``str`` alone."""
+    lazy: Any = SimpleLazyObject(lambda: "lazy")
+    with process_once(lazy, lazy, correlation_id=lazy):
+        pass
+    assert [entry("lazy").consumer, entry("lazy").correlation_id] == ["lazy", "lazy"]
 
 
 def test_long_keys_are_kept_whole() -> None:
