@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
+from django.utils import timezone, translation
+from django.utils.translation import get_language
 
 from django_outbox_lock.backends.publishers.callables import CallablePublisher
 from django_outbox_lock.context import current_message
@@ -285,3 +287,22 @@ def test_what_a_handler_did_before_another_error_stays_in_the_callers_transactio
 
     assert isinstance(outcome_of(handler), Retry)
     assert [order.number for order in Order.objects.all()] == ["kept"]
+
+
+def test_what_a_handler_sets_for_itself_is_not_set_for_the_next() -> None:
+    """A language or a time zone; whoever forgets to put it back writes the next mail in it."""
+    seen: list[str] = []
+
+    def careless(envelope: Envelope) -> None:
+        seen.append(f"{get_language()} {timezone.get_current_timezone_name()}")
+        translation.activate("fi")
+        timezone.activate("Asia/Tokyo")
+
+    async def careless_too(envelope: Envelope) -> None:
+        careless(envelope)
+
+    before = f"{get_language()} {timezone.get_current_timezone_name()}"
+    publisher = CallablePublisher(handlers={"async": careless_too, "*": careless})
+    envelopes = [make_envelope(topic=topic) for topic in ("plain", "async", "plain")]
+    assert list(publisher.publish_batch(envelopes)) == [Sent()] * 3
+    assert seen == [before] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Mapping
+from contextvars import copy_context
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,8 @@ class CallablePublisher(BasePublisher):
         savepoints = _savepoints(already_open)
         try:
             with handling(envelope):
-                outcome = _call(handler, envelope)
+                # A language or a time zone that it activates is its own.
+                outcome = copy_context().run(_call, handler, envelope)
         finally:
             left_open = _open_transactions() - already_open
             _roll_back(left_open)
