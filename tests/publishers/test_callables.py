@@ -255,6 +255,17 @@ def test_callers_own_transaction_is_left_alone() -> None:
     assert Order.objects.count() == 2
 
 
+@pytest.mark.django_db
+def test_block_left_open_in_the_callers_transaction_is_rolled_back() -> None:
+    Order.objects.create(number="before", total=1)
+    depth = len(connection.atomic_blocks)
+    outcome = outcome_of(leave_atomic_open)
+    assert isinstance(outcome, Retry)
+    assert "left a transaction open on default" in outcome.reason
+    assert [order.number for order in Order.objects.all()] == ["before"]
+    assert len(connection.atomic_blocks) == depth
+
+
 def lose_to_the_database(_: Envelope) -> None:
     Order.objects.create(pk=1, number="first", total=1)
     Order.objects.create(pk=1, number="second", total=1)

@@ -20,7 +20,7 @@ from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -70,8 +70,8 @@ class CallablePublisher(BasePublisher):
                 # A language or a time zone that it activates is its own.
                 outcome = copy_context().run(_call, handler, envelope)
         finally:
-            left_open = _open_transactions() - already_open
-            _roll_back(left_open)
+            left_open = _deeper_than(already_open)
+            _roll_back(left_open, already_open)
             _mend(savepoints)
             _close_dead_sessions()
         return _unfinished(left_open) if left_open else outcome
@@ -119,17 +119,21 @@ async def _await(result: Awaitable[object]) -> object:
     return await result
 
 
-def _open_transactions() -> set[str]:
-    """The aliases on which this thread is inside a transaction that it has to end itself."""
+def _open_transactions() -> dict[str, int]:
+    """How deep this thread is inside transactions that it has to end itself, by alias."""
     return {
-        connection.alias
+        connection.alias: 1 + len(connection.atomic_blocks)
         for connection in connections.all(initialized_only=True)
         if connection.in_atomic_block
         or (connection.connection and connection.autocommit != _usual_autocommit(connection))
     }
 
 
-def _savepoints(aliases: set[str]) -> dict[str, str]:
+def _deeper_than(before: Mapping[str, int]) -> set[str]:
+    return {alias for alias, depth in _open_transactions().items() if depth > before.get(alias, 0)}
+
+
+def _savepoints(aliases: Iterable[str]) -> dict[str, str]:
     """In the caller's transactions, as in a test: a handler's database error must not end them."""
     made = {alias: connections[alias].savepoint() for alias in aliases}
     return {alias: savepoint for alias, savepoint in made.items() if savepoint is not None}
@@ -150,11 +154,21 @@ def _usual_autocommit(connection: BaseDatabaseWrapper) -> bool:
     return bool(connection.settings_dict["AUTOCOMMIT"])
 
 
-def _roll_back(aliases: set[str]) -> None:
+def _roll_back(aliases: set[str], before: Mapping[str, int]) -> None:
     for alias in aliases:
+        if alias in before:
+            _leave_blocks(connections[alias], before[alias])
+            continue
         connections[alias].close()
         # A connection closed inside `atomic` refuses to open again; the next use makes a new one.
         del connections[alias]
+
+
+def _leave_blocks(connection: BaseDatabaseWrapper, depth: int) -> None:
+    """Back to the caller's own blocks, as in a test."""
+    while 1 + len(connection.atomic_blocks) > depth:
+        connection.set_rollback(True)
+        connection.atomic_blocks[-1].__exit__(None, None, None)
 
 
 def _close_dead_sessions() -> None:
