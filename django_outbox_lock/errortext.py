@@ -13,8 +13,22 @@ _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)\S+@")
 
 
 def describe(error: BaseException) -> str:
-    """The exception's type and message, cleaned."""
-    return clean(f"{type(error).__name__}: {text_of(error)}")
+    """The exception's type and message, cleaned; of a group, those of its members, too."""
+    return clean(f"{type(error).__name__}: {text_of(error)}{members(error)}")
+
+
+def members(error: BaseException) -> str:
+    """What a group consists of, in brackets; empty for any other error."""
+    if not isinstance(error, BaseExceptionGroup):
+        return ""
+    return f" [{'; '.join(describe(member) for member in error.exceptions)}]"
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The only member of a group, as a ``TaskGroup`` raises it; else the error itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def place(error: BaseException) -> str:

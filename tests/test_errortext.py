@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_outbox_lock.errortext import LIMIT, describe, place, text_of
+from django_outbox_lock.errortext import LIMIT, describe, innermost, place, text_of
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,18 @@ def test_the_place_is_where_their_code_begins_and_where_it_ended() -> None:
     assert first.startswith("test_errortext.py:")
     assert last.endswith(" in inner")
     assert place(ValueError("never raised")) == ""
+
+
+def test_a_group_names_its_members() -> None:
+    inner = ExceptionGroup("b", [ValueError("c")])
+    group = ExceptionGroup("a", [LookupError("x"), inner])
+    assert describe(group) == (
+        "ExceptionGroup: a (2 sub-exceptions) "
+        "[LookupError: x; ExceptionGroup: b (1 sub-exception) [ValueError: c]]"
+    )
+
+
+def test_the_only_member_of_a_group_is_what_was_raised() -> None:
+    error = ValueError("c")
+    assert innermost(ExceptionGroup("a", [ExceptionGroup("b", [error])])) is error
+    assert innermost(error) is error

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from django.db import connections, reset_queries
 
+from django_outbox_lock.errortext import innermost
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -51,7 +53,7 @@ class Call:
         try:
             self._take_outcomes()
         except errors as error:
-            self.error = error
+            self.error = innermost(error)
 
     def _take_outcomes(self) -> None:
         outcomes = iter(self._publisher.publish_batch(self._envelopes))

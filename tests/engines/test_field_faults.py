@@ -236,6 +236,16 @@ def test_a_publisher_may_raise_an_outcome(outbox: Outbox) -> None:
     assert (outbox.row(1).last_error, outbox.row(2).last_error) == ("never", "later")
 
 
+def test_a_publisher_may_raise_them_out_of_a_task_group(outbox: Outbox) -> None:
+    alone = ExceptionGroup("unhandled errors in a TaskGroup", [Rejected("never")])
+    down = ExceptionGroup("unhandled errors in a TaskGroup", [TransportDown("no route")])
+    outbox.configure(f"{__name__}.Raising", options={"errors": {1: alone, 2: down}})
+    outbox.write(1, 2)
+    outbox.sweeper().tick()
+    assert outbox.states() == {1: 30, 2: 10}
+    assert outbox.row(2).attempts == 0
+
+
 def test_an_error_whose_text_cannot_be_had_stops_nobody(outbox: Outbox) -> None:
     outbox.configure(f"{__name__}.Raising", options={"errors": {1: Mute(), 2: Retry(Mute())}})  # type: ignore[arg-type]
     outbox.write(1, 2, 3)

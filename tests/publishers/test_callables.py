@@ -255,6 +255,29 @@ def test_callers_own_transaction_is_left_alone() -> None:
     assert Order.objects.count() == 2
 
 
+@pytest.mark.parametrize("error", [Rejected("never"), Retry("later", after=3)])
+def test_outcome_from_a_task_group_is_what_was_raised(error: Retry | Rejected) -> None:
+    async def handler(envelope: Envelope) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.to_thread(raising(error), envelope))
+
+    outcome = outcome_of(handler)
+    assert (type(outcome), outcome.reason) == (type(error), error.reason)
+    assert getattr(outcome, "after", None) == getattr(error, "after", None)
+
+
+def test_transport_may_be_down_in_a_task_group() -> None:
+    with pytest.raises(TransportDown, match="no route"):
+        outcome_of(raising(ExceptionGroup("unhandled", [TransportDown("no route")])))
+
+
+def test_errors_of_a_group_are_told_one_by_one() -> None:
+    group = ExceptionGroup("unhandled errors", [LookupError("first"), ValueError("second")])
+    outcome = outcome_of(raising(group))
+    assert "unhandled errors" in outcome.reason
+    assert "[LookupError: first; ValueError: second]" in outcome.reason
+
+
 @pytest.mark.django_db
 def test_block_left_open_in_the_callers_transaction_is_rolled_back() -> None:
     Order.objects.create(number="before", total=1)

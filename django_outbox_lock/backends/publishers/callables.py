@@ -100,19 +100,25 @@ def _call(handler: Handler, envelope: Envelope) -> Outcome:
         result = handler(envelope)
         if inspect.isawaitable(result):
             result = async_to_sync(_await)(result)
-    except Retry as retry:
-        return Retry(retry.reason, retry.after)
-    except Rejected as rejected:
-        return Rejected(rejected.reason)
-    except TransportDown:
-        raise
     except Exception as error:  # noqa: BLE001 (a handler's error is its message's outcome)
-        text = "".join(traceback.format_exception_only(error)).strip()[:_REASON_LENGTH]
-        return Retry(f"{text} ({errortext.place(error)})")
+        return _outcome(errortext.innermost(error))
     # Whoever returns an outcome instead of raising it means it.
     if isinstance(result, type) and issubclass(result, Retry | Rejected):
         return Retry(f"The handler returned {result.__name__} without a reason.")
     return result if isinstance(result, Outcome) else Sent()
+
+
+def _outcome(error: BaseException) -> Outcome:
+    """What a handler meant by raising it; raises ``TransportDown``."""
+    match error:
+        case Retry():
+            return Retry(error.reason, error.after)
+        case Rejected():
+            return Rejected(error.reason)
+        case TransportDown():
+            raise error
+    text = "".join(traceback.format_exception_only(error)).strip() + errortext.members(error)
+    return Retry(f"{text[:_REASON_LENGTH]} ({errortext.place(error)})")
 
 
 async def _await(result: Awaitable[object]) -> object:
