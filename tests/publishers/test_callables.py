@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -340,3 +342,26 @@ def test_what_a_handler_sets_for_itself_is_not_set_for_the_next() -> None:
     envelopes = [make_envelope(topic=topic) for topic in ("plain", "async", "plain")]
     assert list(publisher.publish_batch(envelopes)) == [Sent()] * 3
     assert seen == [before] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(None, Sent), (Rejected("no such exchange"), Rejected), (ValueError("refused"), Retry)],
+)
+def test_case_005_confirmation_that_comes_later_is_waited_for(
+    error: Exception | None, expected: type[Outcome]
+) -> None:
+    """A client that sends in the background returns a future, which may fail after the call."""
+    confirmation: Future[None] = Future()
+    end = confirmation.set_result if error is None else confirmation.set_exception
+    timer = threading.Timer(0.1, end, [error])
+    timer.start()
+    outcome = outcome_of(lambda _: confirmation)
+    timer.join()
+    assert type(outcome) is expected
+
+
+def test_generator_that_was_returned_is_no_success() -> None:
+    outcome = outcome_of(lambda _: (number for number in range(3)))
+    assert isinstance(outcome, Retry)
+    assert "generator" in outcome.reason

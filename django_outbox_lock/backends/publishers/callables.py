@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextvars import copy_context
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -100,11 +101,15 @@ def _call(handler: Handler, envelope: Envelope) -> Outcome:
         result = handler(envelope)
         if inspect.isawaitable(result):
             result = async_to_sync(_await)(result)
+        elif isinstance(result, Future):
+            result = result.result()  # as long as it takes: the sweeper has a limit
     except Exception as error:  # noqa: BLE001 (a handler's error is its message's outcome)
         return _outcome(errortext.innermost(error))
     # Whoever returns an outcome instead of raising it means it.
     if isinstance(result, type) and issubclass(result, Retry | Rejected):
         return Retry(f"The handler returned {result.__name__} without a reason.")
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        return Retry("The handler returned a generator: nothing was done.")
     return result if isinstance(result, Outcome) else Sent()
 
 
