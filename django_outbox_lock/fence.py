@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import F
+from django.db.models import BigIntegerField, F, Value
 
 from django_outbox_lock import dberrors, keys, process
 from django_outbox_lock.clock import SECOND, ServerTime
@@ -102,8 +102,9 @@ def lift(using: str, forced_by: str) -> int:
 
     Whoever holds is fenced off. Returns the number of resources.
     """
+    by = Value(LIFT, BigIntegerField())  # else psycopg may bind 32 bits of it: none of them
     return Lock.objects.using(using).update(
-        token=F("token") + LIFT, owner=None, forced_by=forced_by[:150], forced_at=ServerTime()
+        token=F("token") + by, owner=None, forced_by=forced_by[:150], forced_at=ServerTime()
     )
 
 

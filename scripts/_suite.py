@@ -110,6 +110,8 @@ def test(arguments: list[str]) -> int:
     asked = tuple(options.on or ())
     runs = [Run(asked[0], asked)] if asked else list(RUNS)
     provide_servers(run.servers for run in runs)
+    # Where a shell has put us into the background, the runs would ignore Ctrl-C, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, interrupt)
     results = run_all(Suite(python, rest, measured=whole), runs, options.jobs)
     failures = [result.name for result in results if result.failed]

@@ -1,22 +1,49 @@
-"""Ending this thread's own session of the database, as an operator or a restart does."""
+"""What may befall or be different about this thread's own session of the database."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import pytest
 from django.db import connection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ENDING = {
     "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
     "mysql": "KILL CONNECTION_ID()",
 }
 
+# SQLite has no session that a server could end.
+on_each_server = pytest.mark.parametrize(
+    "_database",
+    [
+        pytest.param(name, marks=pytest.mark.server(name))
+        for name in ("postgresql", "mariadb", "mysql")
+    ],
+)
+
+
+@contextmanager
+def binding_on_the_server() -> Iterator[None]:
+    """With psycopg parameters keep the type that Django gives them; elsewhere all is as it was."""
+    options = connection.settings_dict["OPTIONS"]
+    before = dict(options)
+    connection.close()
+    if connection.vendor == "postgresql":
+        options["server_side_binding"] = True
+    try:
+        yield
+    finally:
+        connection.close()
+        options.clear()
+        options.update(before)
+
 
 def cut_session() -> None:
-    """The server has ended it, and Django has not noticed yet. Skips the test without a server."""
-    if connection.vendor not in _ENDING:
-        pytest.skip("no session that a server could end")
+    """The server has ended it, and Django has not noticed yet."""
     connection.ensure_connection()
     with suppress(Exception):  # the statement gets no answer
         connection.connection.cursor().execute(_ENDING[connection.vendor])

@@ -151,5 +151,8 @@ def test_the_suite_is_told_to_end_by_sigterm(tmp_path: Path, wait_until: WaitUnt
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) as process:
         wait_until(lambda: log.exists() and log.read_text().count("begun") == 2)
         process.terminate()
-        assert process.wait(30) == 130
+        try:
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
     assert sorted(log.read_text().split()) == ["begun", "begun", "ended", "ended"]

@@ -16,6 +16,7 @@ from django_outbox_lock import dberrors, fence, keys
 from django_outbox_lock.exceptions import LockLost
 from django_outbox_lock.models import Hold, Lock
 from django_outbox_lock.waits import bounded_session, bounded_wait
+from tests.sessions import binding_on_the_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -304,3 +305,11 @@ def test_bounded_wait_does_not_disturb_a_bump() -> None:
     with bounded_wait(connection, 2.0):
         assert bump("a") == 1
     assert row().owner == "a"
+
+
+def test_tokens_are_lifted_where_the_server_binds_parameters() -> None:
+    """A step that Django takes for a small integer is cut to 32 bits on its way (psycopg): to 0."""
+    token = bump("a" * 32)
+    with binding_on_the_server():
+        assert fence.lift("default", "operator") == 1
+        assert fence.current_token(connection, RESOURCE) == (token or 0) + fence.LIFT

@@ -23,7 +23,7 @@ from django_outbox_lock.locking import lock, locks
 from django_outbox_lock.models import ProcessingLog
 from testproject.shop.models import Order
 from tests.deliveries import envelope
-from tests.sessions import cut_session
+from tests.sessions import cut_session, on_each_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -489,8 +489,9 @@ class TestWithLock:
         assert entry().status == "failed"
 
 
+@on_each_server
 @pytest.mark.django_db(transaction=True)
-def test_consumer_outlives_the_session_that_it_left_idle() -> None:
+def test_consumer_outlives_the_session_that_it_left_idle(_database: str) -> None:
     """A consumer's connections are nobody's: no request ends, at whose end Django renews them."""
     assert run_once("shop", "first", lambda: 1) == 1
     cut_session()
@@ -498,8 +499,9 @@ def test_consumer_outlives_the_session_that_it_left_idle() -> None:
     assert run_once("shop", "second", lambda: 3) == 2
 
 
+@on_each_server
 @pytest.mark.django_db(transaction=True)
-def test_lost_session_of_a_callers_transaction_is_the_callers() -> None:
+def test_lost_session_of_a_callers_transaction_is_the_callers(_database: str) -> None:
     def caller() -> None:
         with transaction.atomic():
             cut_session()

@@ -28,6 +28,7 @@ from django_outbox_lock.exceptions import (
 from django_outbox_lock.models import OutboxMessage
 from django_outbox_lock.outbox import Draft, publish, publish_many
 from testproject.shop.models import Order
+from tests.sessions import binding_on_the_server
 from tests.test_clock import server_time
 
 if TYPE_CHECKING:
@@ -188,20 +189,13 @@ def test_due_is_the_servers_clock_at_the_statement(wait_until: WaitUntil) -> Non
 
 
 @pytest.mark.django_db(transaction=True)
-def test_delayed_message_is_late_where_the_server_binds_parameters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_delayed_message_is_late_where_the_server_binds_parameters() -> None:
     """A moment that Django takes for a small integer is cut to 32 bits on its way (psycopg)."""
-    connection.close()
-    if connection.vendor == "postgresql":
-        monkeypatch.setitem(connection.settings_dict["OPTIONS"], "server_side_binding", True)
-    try:
-        tomorrow = timezone.now() + dt.timedelta(days=1)
+    tomorrow = timezone.now() + dt.timedelta(days=1)
+    with binding_on_the_server():
         with transaction.atomic():
             publish("order.created", {}, available_at=tomorrow)
         assert OutboxMessage.objects.get().due_at == to_microseconds(tomorrow)
-    finally:
-        connection.close()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -204,6 +204,18 @@ def test_left_to_expire(rooms: Rooms, set_clock: Callable[[float], None]) -> Non
 
 
 @each_server
+def test_a_renewal_that_comes_after_the_leaving(rooms: Rooms) -> None:
+    """It was under way when its lock was left, and lets nobody wait longer."""
+    room = rooms(leave_to_expire=True)
+    handle = room.obtain("nightly-report")
+    assert handle is not None
+    assert handle.release() is True
+    left = item(room)
+    assert room.extend(handle.store_key, handle.lock_id) is False
+    assert item(room) == left
+
+
+@each_server
 def test_the_item_stays(rooms: Rooms) -> None:
     """It is never deleted: it counts the acquisitions, and tells who was the last."""
     room = rooms()

@@ -20,7 +20,7 @@ from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
 from testproject.shop.models import Order
 from tests.publishers.envelopes import make_envelope, make_envelopes
-from tests.sessions import cut_session
+from tests.sessions import cut_session, on_each_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -226,8 +226,9 @@ def test_transaction_left_open_is_rolled_back_and_poisons_nobody(
     assert [order.number for order in Order.objects.all()] == ["careful"]
 
 
+@on_each_server
 @pytest.mark.django_db(transaction=True)
-def test_session_that_died_costs_one_message() -> None:
+def test_session_that_died_costs_one_message(_database: str) -> None:
     """The messages of a page share their handlers' sessions, and all would fail over a dead one."""
     deaf = CallablePublisher(handlers={"*": lambda _: Order.objects.count()})
     answers = deaf.publish_batch(make_envelopes(3))

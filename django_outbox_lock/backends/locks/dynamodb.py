@@ -42,6 +42,8 @@ _EXTEND = "SET nonce = :nonce, lease_ms = :lease, ends_at_ms = :ends"
 _VACATE = "SET nonce = :nonce REMOVE lock_id"
 _LEAVE = "SET nonce = :nonce, lease_ms = :lease, left_to_expire = :yes"
 _IF_MINE = "lock_id = :me"
+# A renewal that comes late must not lengthen the lease that its holder has left.
+_IF_HELD = "lock_id = :me AND attribute_not_exists(left_to_expire)"
 _NO_VERSION = "-"
 _KEY = {"AttributeName": "id", "KeyType": "HASH"}
 _KEY_TYPE = {"AttributeName": "id", "AttributeType": "S"}
@@ -121,7 +123,7 @@ class DynamoDBLock(StoreLockBackend):
         return against is None
 
     def extend(self, key: str, owner_id: str) -> bool:
-        return self._update(key, _EXTEND, _IF_MINE, {"me": owner_id, **self._term()}) is None
+        return self._update(key, _EXTEND, _IF_HELD, {"me": owner_id, **self._term()}) is None
 
     def vacate(self, key: str, owner_id: str) -> bool:
         # If a first try freed it unheard, somebody else may have come before its repetition.

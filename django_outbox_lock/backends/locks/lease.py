@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -98,13 +98,23 @@ class LeaseTableLock(BaseLockBackend):
         """The caller's connection, with a bounded wait for the row."""
         connection = connections[self.alias]
         try:
-            with bounded_wait(connection, ROW_WAIT):
+            with self._bounded(connection):
                 yield connection
         except Error as error:
             # Django would use the dead connection again, and the next try would fail like this one.
-            if dberrors.is_connection_lost(error) and not connection.in_atomic_block:
-                connection.close()
+            _close_if_dead(connection, error)
             raise
+
+    def _bounded(self, connection: BaseDatabaseWrapper) -> ExitStack:
+        """Nothing was asked of the row when a connection that died of idleness turns out so."""
+        stack = ExitStack()
+        try:
+            stack.enter_context(bounded_wait(connection, ROW_WAIT))
+        except Error as error:
+            if not _close_if_dead(connection, error):
+                raise
+            stack.enter_context(bounded_wait(connection, ROW_WAIT))
+        return stack
 
     def _refuse_in_transaction(self, resource: str) -> None:
         if transactions.in_transaction(self.alias):
@@ -112,3 +122,10 @@ class LeaseTableLock(BaseLockBackend):
                 f"The lease table cannot lock {resource!r} inside a transaction on "
                 f"{self.alias!r}: obtain the lock before the transaction begins."
             )
+
+
+def _close_if_dead(connection: BaseDatabaseWrapper, error: Error) -> bool:
+    dead = dberrors.is_connection_lost(error) and not connection.in_atomic_block
+    if dead:
+        connection.close()
+    return dead

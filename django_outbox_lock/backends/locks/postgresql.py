@@ -62,7 +62,10 @@ class PostgreSQLLock(SessionLockBackend):
         return str(keys.advisory_key(self.namespace, resource))
 
     def connection_options(self) -> dict[str, Any]:
-        return {
+        from django.db.backends.postgresql.psycopg_any import is_psycopg3  # needs a driver
+
+        prepared = {"server_side_binding": True, "prepare_threshold": 2} if is_psycopg3 else {}
+        return prepared | {
             "application_name": process.session_name(self.alias),
             "connect_timeout": CONNECT_TIMEOUT,
             "keepalives": 1,
@@ -70,8 +73,6 @@ class PostgreSQLLock(SessionLockBackend):
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "tcp_user_timeout": int(self.lease * 1000),
-            "server_side_binding": True,
-            "prepare_threshold": 2,
         }
 
     def prepare(self, cursor: CursorWrapper) -> None:
