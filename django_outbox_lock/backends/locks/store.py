@@ -28,7 +28,8 @@ from django_outbox_lock.polling import in_background
 from django_outbox_lock.waits import limit_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
@@ -289,15 +290,12 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
             raise LockUnavailable(f"The registry of {self.alias!r} failed: {error}") from error
         return self._ask(ask, again=False)
 
-    @contextlib.contextmanager
-    def _row(self) -> Iterator[BaseDatabaseWrapper]:
+    def _row(self) -> AbstractContextManager[BaseDatabaseWrapper]:
         own = connections[self.alias]
         in_test_case = own.in_atomic_block and not transactions.in_transaction(self.alias)
         if in_test_case and own.vendor == "sqlite":
-            yield own  # the one connection that can write, then
-        else:
-            with self._registry.use(REGISTRY_WAIT) as row:
-                yield row
+            return contextlib.nullcontext(own)  # the one connection that can write, then
+        return self._registry.use(REGISTRY_WAIT)
 
 
 class _RowBusyError(Exception):
