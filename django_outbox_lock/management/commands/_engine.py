@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -19,6 +16,7 @@ from django_outbox_lock import dberrors
 from django_outbox_lock.conf import DEFAULT_ALIAS, outbox_settings
 from django_outbox_lock.exceptions import OutboxLockError
 from django_outbox_lock.management.commands._output import HeardOrNot, silence
+from django_outbox_lock.management.commands._signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from django_outbox_lock.engines.base import Engine
 
 APP = "django_outbox_lock"
-STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class EngineCommand(HeardOrNot):
@@ -150,23 +147,3 @@ def _sentence(alias: str, error: Exception) -> str:
     if dberrors.is_lock_timeout(error):
         return f"The database {alias!r} is locked by somebody else: {words}"
     return f"The database {alias!r} refused: {words}"
-
-
-@contextlib.contextmanager
-def stopped_by_signals(engine: Engine) -> Iterator[None]:
-    """The first SIGTERM or SIGINT asks the engine to finish, a second one ends the process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        if engine.stopping:
-            os._exit(1)
-        engine.stop()
-
-    before = {number: signal.signal(number, stop) for number in STOPPING}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,0 +1,87 @@
+"""What SIGTERM and Ctrl-C mean to a command that runs an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django_outbox_lock.engines.base import Engine
+
+STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def stopped_by_signals(engine: Engine) -> Iterator[None]:
+    """The first SIGTERM or SIGINT asks the engine to finish, a second one ends the process.
+
+    Not off the main thread, where signals are not to be had. A forked child gets back what was in
+    force before.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    listener = _Listener(engine)
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+        listener.close()
+
+
+class _Listener:
+    """Counts signals on a thread of its own.
+
+    Python runs a signal's handler on the main thread only, which may wait for ever in a database
+    driver's C code. The number of the signal, however, is written to a file at once.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._sender.setblocking(False)
+        self._thread = threading.Thread(target=self._count, name="outbox-signals", daemon=True)
+        self._thread.start()
+        self._file_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        self._before: dict[int, Any] = {
+            number: signal.signal(number, lambda *_: engine.stop()) for number in STOPPING
+        }
+
+    def give_back(self) -> None:
+        """Put the handlers in force that were there before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._file_before)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.give_back()
+        self._sender.close()
+        self._thread.join()
+        self._receiver.close()
+
+    def _count(self) -> None:
+        heard = 0
+        while number := self._receiver.recv(1):
+            heard += number[0] in STOPPING
+            if heard > 1:
+                os._exit(1)
+
+
+_listeners: list[_Listener] = []
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked child: its signals are not the engine's, and must not be counted as such."""
+    for listener in reversed(_listeners):
+        listener.give_back()
+    _listeners.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)

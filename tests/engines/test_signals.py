@@ -1,0 +1,75 @@
+"""Signals to a sweeper whose main thread cannot hear them, and to the children of its handlers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from django_outbox_lock.models import OutboxMessage
+from tests.engines.test_processes import Sweepers, all_sent, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import StartManage, WaitUntil
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def sweepers(start_manage: StartManage, tmp_path: Path) -> Sweepers:
+    return Sweepers(start_manage, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.server(name))
+        for name in ("postgresql", "mariadb", "mysql")
+    ],
+)
+def test_a_second_signal_is_heard_while_the_database_gives_no_answer(
+    name: str,
+    sweepers: Sweepers,
+    private_server: Callable[..., Any],
+    run_manage: Any,
+    wait_until: WaitUntil,
+) -> None:
+    """Some drivers wait in C, where no handler of a signal can run."""
+    server = private_server(name)
+    sweepers.env = {"DATABASE_URL": server.url}
+    run_manage("migrate", "-v0", env=sweepers.env)
+    process = sweepers.start()
+    wait_until(lambda: "runs every" in process.output, timeout=30)
+    server.pause()
+    for _ in range(2):
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)  # at first until the next look is under way
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(5) == 1
+
+
+def test_a_child_of_a_handler_ends_with_sigterm_and_the_sweeper_goes_on(
+    start_manage: StartManage, wait_until: WaitUntil
+) -> None:
+    """``multiprocessing`` ends its workers in this way; what they inherit must not ignore it."""
+    publisher = {
+        "BACKEND": "django_outbox_lock.backends.publishers.callables.CallablePublisher",
+        "OPTIONS": {"handlers": {"*": "tests.engines.forking.ends_its_children"}},
+    }
+    outbox = {"PUBLISHERS": {"default": publisher}, "SWEEPER": {"interval": 0.2}}
+    write(1)
+    process = start_manage("runsweeper", env={"OUTBOX_LOCK": json.dumps({"default": outbox})})
+    wait_until(
+        lambda: OutboxMessage.objects.get().state != OutboxMessage.State.OUTSTANDING, timeout=30
+    )
+    assert all_sent(), OutboxMessage.objects.get().last_error
+    write(2)
+    wait_until(all_sent, timeout=30)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
