@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import inspect
 import ssl
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,14 +16,17 @@ from django_outbox_lock.backends.publishers.rabbitmq import RabbitMQPublisher, t
 from django_outbox_lock.backends.publishers.rabbitmq.messages import to_message
 from django_outbox_lock.backends.publishers.rabbitmq.parameters import parameters
 from django_outbox_lock.engines.options import SweeperOptions
-from django_outbox_lock.exceptions import InvalidSettings
+from django_outbox_lock.exceptions import InvalidSettings, TransportDown
 from django_outbox_lock.handlers import construct, load
 from tests.publishers.envelopes import make_envelope
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_django import Settings
 
 URL = "amqp://guest:guest@localhost/"
+TLS = "amqps://localhost/?ssl_options="
 PATH = "OUTBOX_LOCK['default']['PUBLISHERS']['default']"
 
 
@@ -42,6 +47,15 @@ PATH = "OUTBOX_LOCK['default']['PUBLISHERS']['default']"
         ({"routing_key": "{tenant}"}, "routing_key has {topic}, {key}: not '{tenant}'"),
         ({"routing_key": "{"}, "routing_key"),
         ({"windows": 1}, "Did you mean 'window'"),
+        ({"window": "500"}, "window must be 1 or more, not '500'"),
+        ({"window": 1.5}, "window must be 1 or more, not 1.5"),
+        ({"heartbeat": None}, "heartbeat must be 1 second or more, not None"),
+        ({"heartbeat": 30.5}, "heartbeat must be 1 second or more, not 30.5"),
+        ({"exchange": None}, "exchange must be a text .*, not None"),
+        ({"url": TLS + "{'ca_certs':'/no/such.pem'}"}, "url: .*No such file"),
+        ({"url": TLS + "{'ca_certs':'/etc/passwd'}"}, "url: .*no certificate"),
+        ({"url": TLS + "{'ca_certs':"}, "url: ssl_options"),
+        ({"url": TLS + "1"}, "url: "),
     ],
 )
 def test_wrong_option_is_named_with_its_place(options: dict[str, Any], words: str) -> None:
@@ -124,3 +138,54 @@ def test_a_time_travels_with_its_offset_and_arrives_as_the_consumer_has_times(
     settings.USE_TZ = True
     noon = dt.datetime(2026, 7, 1, 12, 0, 0, 7, tzinfo=dt.UTC)
     assert to_envelope(message.properties, b"").created_at == noon
+
+
+@pytest.mark.parametrize(
+    ("path", "virtual_host"),
+    [("", "/"), ("/", "/"), ("//", "/"), ("/%2F", "/"), ("/shop", "shop"), ("/a%2Fb", "a/b")],
+)
+def test_a_virtual_host_as_urls_have_it(path: str, virtual_host: str) -> None:
+    """Celery's default has two slashes."""
+    url = f"amqp://guest:guest@localhost:5672{path}"
+    result = parameters(url, connect_timeout=3, confirm_timeout=7, heartbeat=11)
+    assert result.virtual_host == virtual_host
+
+
+def test_a_virtual_host_is_not_cut_at_a_slash() -> None:
+    """What is right of it would be lost without a word."""
+    result = parameters("amqp://h/a/b", connect_timeout=3, confirm_timeout=7, heartbeat=11)
+    assert result.virtual_host == "a/b"
+
+
+def test_certificates_that_are_gone_for_a_while_are_no_messages_fault(tmp_path: Path) -> None:
+    """They are read anew for each connection, and are replaced from time to time."""
+    authorities = tmp_path / "ca.pem"
+    names = ["-subj", "/CN=localhost", "-keyout", str(tmp_path / "key"), "-out", str(authorities)]
+    new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes"]
+    subprocess.run([*new, *names], check=True, capture_output=True, timeout=60)
+    publisher = RabbitMQPublisher(url=TLS + f"{{'ca_certs':'{authorities}'}}")
+    authorities.unlink()
+    with pytest.raises(TransportDown, match="No such file"):
+        list(publisher.publish_batch([make_envelope()]))
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("pika.compat.nonblocking_socketpair", OSError(errno.EMFILE, "Too many open files")),
+        ("select.epoll", OSError(errno.EMFILE, "Too many open files")),
+        ("threading.Thread.start", RuntimeError("can't start new thread")),
+    ],
+)
+def test_a_process_without_means_blames_no_message(
+    monkeypatch: pytest.MonkeyPatch, place: str, error: Exception
+) -> None:
+    """Neither files nor threads are to be had: that passes, and uses up nobody's attempts."""
+
+    def fails(*_: object) -> None:
+        raise error
+
+    publisher = RabbitMQPublisher(url=URL)
+    monkeypatch.setattr(place, fails)
+    with pytest.raises(TransportDown, match=str(error.args[-1])):
+        list(publisher.publish_batch([make_envelope()]))

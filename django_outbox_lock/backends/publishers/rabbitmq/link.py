@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,8 @@ class Link:
         except Exception as error:  # noqa: BLE001 (whatever it was, the callers are told)
             reason = f"The connection to {self._where} broke: {error!r}"
         self._fail(reason)
-        self._connection.ioloop.close()
+        with contextlib.suppress(AssertionError):  # pika's, where the start itself has failed
+            self._connection.ioloop.close()
 
     def _close(self) -> None:
         if not (self._connection.is_closing or self._connection.is_closed):

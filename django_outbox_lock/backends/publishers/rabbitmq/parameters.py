@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pika
 
@@ -27,22 +27,42 @@ _LONGEST_HEARTBEAT = 65_535
 
 
 def parameters(
-    url: object, *, connect_timeout: float, confirm_timeout: float, heartbeat: int
+    url: str, *, connect_timeout: float, confirm_timeout: float, heartbeat: int
 ) -> pika.URLParameters:
-    """One attempt to connect, with every wait bounded. Raises ``ValueError`` or ``TypeError``."""
+    """One attempt to connect, with every wait bounded. Raises ``ValueError``.
+
+    That includes files of certificates that cannot be read now.
+    """
     _check_url(url)
     _check_seconds("connect_timeout", connect_timeout)
     _check_seconds("confirm_timeout", confirm_timeout)
-    if heartbeat < 1:
+    if not is_count(heartbeat):
         # Without it, a connection that gets no answer would never end.
         raise ValueError(f"heartbeat must be 1 second or more, not {heartbeat!r}.")
     if heartbeat > _LONGEST_HEARTBEAT:
         raise ValueError(f"heartbeat must be at most {_LONGEST_HEARTBEAT} s, not {heartbeat!r}.")
-    result = pika.URLParameters(url)
+    result = _read(url)
     result.socket_timeout = result.stack_timeout = connect_timeout
     result.blocked_connection_timeout = confirm_timeout
     result.heartbeat = heartbeat
     result.client_properties = {**(result.client_properties or {}), **_about_us()}
+    return result
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number of at least 1."""
+    return isinstance(value, int) and value >= 1
+
+
+def _read(url: str) -> pika.URLParameters:
+    try:
+        result = pika.URLParameters(url)
+    except SyntaxError as error:
+        raise ValueError(f"url: ssl_options or another one is no Python value: {error}") from error
+    except (OSError, TypeError, AttributeError) as error:
+        raise ValueError(f"url: the options behind the question mark: {error}") from error
+    # pika cuts it at a slash, and has none for the two slashes that are Celery's default.
+    result.virtual_host = unquote(urlsplit(url).path[1:]) or "/"
     return result
 
 

@@ -15,8 +15,9 @@ from django_outbox_lock.backends.publishers.rabbitmq.messages import (
     check_short,
     to_message,
 )
-from django_outbox_lock.backends.publishers.rabbitmq.parameters import parameters
+from django_outbox_lock.backends.publishers.rabbitmq.parameters import is_count, parameters
 from django_outbox_lock.backends.publishers.rabbitmq.window import Flight
+from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class RabbitMQPublisher(BasePublisher):
         confirm_timeout: float = 15.0,
         heartbeat: int = 30,
     ) -> None:
-        if window < 1:
+        if not is_count(window):
             raise ValueError(f"window must be 1 or more, not {window!r}.")
         self._parameters = functools.partial(
             parameters,
@@ -58,6 +59,8 @@ class RabbitMQPublisher(BasePublisher):
             heartbeat=heartbeat,
         )
         self._parameters()  # raises for what is wrong with them
+        if not isinstance(exchange, str):
+            raise TypeError(f"exchange must be a text ('' is the default one), not {exchange!r}.")
         self._exchange = check_short("the exchange", exchange)
         self._routing_key = _template(routing_key)
         self._mandatory = mandatory
@@ -101,8 +104,13 @@ class RabbitMQPublisher(BasePublisher):
             return self._link
 
     def _new_link(self) -> Link:
-        link = Link(self._parameters(), mandatory=self._mandatory, window=self._window)
-        link.open(self._connect_timeout)
+        try:
+            link = Link(self._parameters(), mandatory=self._mandatory, window=self._window)
+            link.open(self._connect_timeout)
+        except (OSError, RuntimeError, ValueError) as error:
+            # The options were in order once. The files of certificates are gone for now, or there
+            # are no more files or threads for this process: no message's fault.
+            raise TransportDown(f"No connection to RabbitMQ could be made: {error}") from error
         return link
 
     def _flights(self, batch: Batch, envelopes: Sequence[Envelope], limit: int) -> list[Flight]:
