@@ -87,6 +87,7 @@ class Archiver(Engine):
     ) -> None:
         super().__init__(using, interval=interval, linger=0.0, stall_after=stall_after)
         self.pause = at_least("pause", pause, 0.0)
+        self.stalls_after("pause", self.pause)
         self.tally = Tally()
         self._fenced = Fenced(using)
         self._archive = _archive(using)

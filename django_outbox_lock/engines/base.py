@@ -58,6 +58,7 @@ class Engine:
         self.interval = positive("interval", interval)
         self.linger = at_least("linger", linger, 0.0)
         self.stall_after = positive("stall_after", stall_after)
+        self.stalls_after("linger", self.linger)
         self._stopping = False
         # Unlike an Event, it may be rung by a signal handler while this thread waits at it.
         self._bell: SimpleQueue[None] = SimpleQueue()
@@ -73,6 +74,11 @@ class Engine:
         section = cls.section(conf.outbox_settings(alias))
         options = {**section.options, **overrides}
         return handlers.construct(cls, options, section.path, alias)
+
+    def stalls_after(self, name: str, seconds: float) -> None:
+        """Raise ``ValueError`` if the holder would lose its lock by waiting for so long."""
+        if not self.stall_after > seconds:
+            raise ValueError(f"stall_after must be above {name} ({seconds:g}).")
 
     # The part of an engine.
 

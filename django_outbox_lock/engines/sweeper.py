@@ -112,8 +112,7 @@ class Sweeper(Engine):
             breaker_cooldown=breaker_cooldown,
             breaker_cap=breaker_cap,
         )
-        if not self.stall_after > send_timeout:
-            raise ValueError(f"stall_after must be above send_timeout ({send_timeout:g}).")
+        self.stalls_after("send_timeout", send_timeout)
         settings = conf.outbox_settings(using)
         self.watch: Callable[[Totals], None] | None = None
         self.totals = Totals()

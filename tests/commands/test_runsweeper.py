@@ -167,6 +167,7 @@ def test_a_collector_gets_one_line_for_each_cycle_with_work(
         ("page_seconds", 0),
         ("interval", -1),
         ("linger", -1),
+        ("linger", 300),
         ("send_timeout", "long"),
         ("stall_after", 30),
         ("max_attempts", 0),

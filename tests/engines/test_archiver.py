@@ -456,6 +456,7 @@ def test_case_001_a_message_that_commits_late_is_archived_later() -> None:
         ({"minimum_age": -1}, "minimum_age"),
         ({"batch_size": 0}, "batch_size"),
         ({"pause": "long"}, "pause"),
+        ({"pause": 300}, r"stall_after must be above pause \(300\)"),  # it would lose the lock
         ({"minimum_ages": 1}, "Did you mean 'minimum_age'"),
     ],
 )
