@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +24,7 @@ from django_outbox_lock.models import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.conftest import ManageProcess, RunManage, StartManage, WaitUntil
 
@@ -214,3 +219,91 @@ def test_without_a_command(run_manage: RunManage) -> None:
     done = run_manage("runlocked", "nightly", check=False)
     assert done.returncode != 0
     assert "COMMAND" in done.stderr
+
+
+@once
+def test_the_loss_ends_what_the_command_has_started(
+    tmp_path: Path, wait_until: WaitUntil, somebody: LeaseTableLock
+) -> None:
+    """The command ends at once, its own child does not: it would work on beside the next holder."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    works = f"import time; kept = open({str(pipe)!r}, 'w'); kept.write('.'); kept.flush(); {WAIT}"
+    runs = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {works!r}])"
+    handle = somebody.obtain("nightly")
+    assert handle is not None
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    def lose() -> None:
+        wait_until(lambda: _read(reader) == b".", timeout=30, what="the child's work")
+        handle.lose("test")
+
+    losing = threading.Thread(target=lose)
+    losing.start()
+    child = _child.Child([sys.executable, "-c", runs], handle, grace=0.2)
+    assert child.run() == 128 + signal.SIGTERM
+    losing.join()
+    wait_until(lambda: _read(reader) == b"", what="the end of the child's work")
+    os.close(reader)
+
+
+def _read(reader: int) -> bytes | None:
+    """What there is to read: nothing at all when nobody can write."""
+    try:
+        return os.read(reader, 1)
+    except BlockingIOError:
+        return None
+
+
+# A program with a lock that is never lost, and a command that it runs.
+RUNS = (
+    "import sys, threading; from types import SimpleNamespace; "
+    "from django_outbox_lock.management.commands._child import Child; "
+    "held = SimpleNamespace(lost=False, wait_lost=lambda: threading.Event().wait()); "
+    "sys.exit(Child([sys.executable, '-c', sys.argv[1]], held, grace=1).run())"
+)
+
+
+@once
+def test_a_command_that_asks_is_not_stopped_for_ever() -> None:
+    """At a terminal: only the group in the foreground may read from it, and that is ours."""
+    on_a_terminal = (
+        "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    )
+    asks = "import sys; sys.exit(3 if sys.stdin.readline() else 4)"
+    done = subprocess.run(
+        [sys.executable, "-c", on_a_terminal, sys.executable, "-c", RUNS, asks],
+        input=b"yes\n",
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 4
+
+
+@once
+def test_a_command_reads_what_is_piped_to_it() -> None:
+    asks = "import sys; sys.exit(3 if sys.stdin.readline() == 'yes\\n' else 4)"
+    run = [sys.executable, "-c", RUNS, asks]
+    assert subprocess.run(run, input=b"yes\n", timeout=30, check=False).returncode == 3
+
+
+@once
+def test_ctrl_z_stops_the_command_too(tmp_path: Path, wait_until: WaitUntil) -> None:
+    """It would go on without a lock: nobody renews one while this process is stopped."""
+    log = tmp_path / "log"
+    works = "import time\nfor _ in range(3000): print('.', flush=True); time.sleep(0.01)"
+    run = [sys.executable, "-c", RUNS, works]
+    with ExitStack() as stack:
+        output = stack.enter_context(log.open("wb"))
+        process = stack.enter_context(subprocess.Popen(run, stdout=output, process_group=0))
+        stack.callback(process.kill)
+        wait_until(lambda: log.stat().st_size > 0, timeout=30, what="begun")
+        process.send_signal(signal.SIGTSTP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        written = log.stat().st_size
+        time.sleep(0.3)
+        assert log.stat().st_size == written
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: log.stat().st_size > written, what="going on")
+        process.terminate()
+        assert process.wait(20) == 128 + signal.SIGTERM

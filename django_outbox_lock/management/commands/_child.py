@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -24,6 +25,7 @@ PASSED_ON = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
+_TICK = 0.05
 
 
 def program() -> list[str]:
@@ -39,11 +41,17 @@ def _inherited(stream: TextIO | None) -> int | None:
     return subprocess.DEVNULL if stream is None else None
 
 
+def _input() -> int | None:
+    """No terminal: a group in the background is stopped when it reads from it, for ever."""
+    return None if sys.stdin is not None and not sys.stdin.isatty() else subprocess.DEVNULL
+
+
 class Child:
     """Runs ``argv`` to its end; ``handle`` is the lock that must be held meanwhile.
 
-    Signals that this process gets are passed on. When the lock is lost, the command is told to end
-    (SIGTERM) and, ``grace`` seconds later, its whole process group is killed.
+    Signals that this process gets are passed on; when it is stopped by Ctrl-Z, so is the command.
+    When the lock is lost, the command is told to end (SIGTERM) and, ``grace`` seconds later, what
+    is left of its process group is killed.
     """
 
     def __init__(self, argv: Sequence[str], handle: LockHandle, *, grace: float) -> None:
@@ -60,13 +68,17 @@ class Child:
             process = self._process = subprocess.Popen(
                 self._argv,
                 process_group=0,
+                stdin=_input(),
                 stdout=_inherited(sys.stdout),
                 stderr=_inherited(sys.stderr),
             )
             for number in self._early:
                 process.send_signal(number)
-            threading.Thread(target=self._end_on_loss, args=(process,), daemon=True).start()
+            ending = threading.Thread(target=self._end_on_loss, args=(process,), daemon=True)
+            ending.start()
             code = process.wait()
+            if self._handle.lost:
+                ending.join()  # what the command has started may be there yet
         return code if code >= 0 else 128 - code
 
     @contextlib.contextmanager
@@ -75,6 +87,7 @@ class Child:
             yield
             return
         before = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
+        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._stop_too)
         try:
             yield
         finally:
@@ -87,12 +100,33 @@ class Child:
         else:
             self._process.send_signal(number)
 
+    def _stop_too(self, number: int, _: object) -> None:
+        """Stop with the command: it must not go on while nobody here renews the lock."""
+        self._signal_group(signal.SIGSTOP)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # returns when we are continued
+        signal.signal(number, self._stop_too)
+        if self._process is not None and self._handle.lost:
+            self._process.terminate()  # before it can do anything else
+        self._signal_group(signal.SIGCONT)
+
     def _end_on_loss(self, process: subprocess.Popen[bytes]) -> None:
         if not self._handle.wait_lost():
             return
         process.terminate()
+        end = time.monotonic() + self._grace
+        while self._signal_group(0):
+            if time.monotonic() >= end:
+                self._signal_group(signal.SIGKILL)
+                return
+            time.sleep(_TICK)
+
+    def _signal_group(self, number: int) -> bool:
+        """Whether anybody was left, of the command and of what it has started, to be told."""
+        if self._process is None:
+            return False
         try:
-            process.wait(self._grace)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):  # it ended just now
-                os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, number)
+        except OSError:  # nobody, or nobody whom we may tell
+            return False
+        return True
