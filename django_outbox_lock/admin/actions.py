@@ -5,21 +5,25 @@ Nothing is published here: a requeued message is due, and the sweeper sends it.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
+from django.db import Error
 from django.db.models import Max
 from django.http import HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
+from django_outbox_lock import conf
 from django_outbox_lock.admin import window
 from django_outbox_lock.admin.base import ModelAdmin
 from django_outbox_lock.admin.paginator import LIMIT, BoundedPaginator
 from django_outbox_lock.admin.verbs import KILL, LET_GO, LET_HOLDS_GO, REQUEUE
+from django_outbox_lock.errortext import clean
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -27,8 +31,12 @@ if TYPE_CHECKING:
 
     from django_outbox_lock.admin.verbs import Verb
 
+logger = logging.getLogger("django_outbox_lock.admin")
+
 CONFIRMED = "confirmed"
 UP_TO = "up_to"
+# Of what was selected one by one, the log names so many.
+LISTED = 100
 NOT_OF_THE_PAGE = _("What was selected is not on the page: nothing was done.")
 _TEMPLATE = "admin/django_outbox_lock/outboxmessage/confirm.html"
 
@@ -93,29 +101,65 @@ class ConfirmedActions(ModelAdmin):
 
     def _act(self, request: HttpRequest, rows: QuerySet[Any], verb: Verb) -> None:
         only = list(rows.order_by()[:2])
-        count = verb.act(rows, LIMIT)
+        log = _with_alias(verb.log, rows.db)
+        try:
+            count = verb.act(rows, LIMIT)
+        except Error as error:
+            self._ended(request, only, log, error)
+            return
         if not count:
             self.message_user(request, verb.none, messages.WARNING)
             return
         if len(only) == 1:
-            self.log_change(request, only[0], verb.log)
+            self.log_change(request, only[0], log)
         else:
-            self._log_many(request, count, verb)
+            self._log_many(
+                request, f"{count:,}", f"{log} {count:,} {verb.noun}; {_chosen(request)}."
+            )
         self.message_user(request, verb.done(count) % {"count": f"{count:,}"}, messages.SUCCESS)
         if count >= LIMIT:
             more = _("That is the most at once; choose the action again for the rest.")
             self.message_user(request, more, messages.WARNING)
 
-    def _log_many(self, request: HttpRequest, count: int, verb: Verb) -> None:
+    def _ended(self, request: HttpRequest, only: list[Any], log: str, error: Exception) -> None:
+        """Batches before the error have committed, so the log is to say who did it."""
+        logger.error("An action on %s was ended.", self.opts.verbose_name_plural, exc_info=error)
+        reason = clean(str(error)).strip()
+        ended = f"{log} Ended by an error, perhaps after a part: {reason}"
+        if len(only) == 1:
+            self.log_change(request, only[0], ended)
+        else:
+            self._log_many(request, "?", f"{ended}; {_chosen(request)}.")
+        text = _(
+            "The database ended it: %(error)s. What was done before stays; choose the action again."
+        )
+        self.message_user(request, text % {"error": reason}, messages.ERROR)
+
+    def _log_many(self, request: HttpRequest, count: str, message: str) -> None:
         """One entry for all: thousands of them would say no more."""
-        chosen = request.GET.urlencode() or "no filter"
         LogEntry.objects.create(
             user_id=str(request.user.pk),
             content_type=ContentType.objects.get_for_model(self.model),
-            object_repr=f"{count:,} {self.opts.verbose_name_plural}",
+            object_repr=f"{count} {self.opts.verbose_name_plural}",
             action_flag=CHANGE,
-            change_message=f"{verb.log} {count:,} {verb.noun}; {chosen}.",
+            change_message=message,
         )
+
+
+def _with_alias(log: str, alias: str) -> str:
+    """Rows of two databases may have the same id, and the log has one history for both."""
+    if len(conf.outbox_aliases()) == 1:
+        return log
+    return f"{log.removesuffix('.')} on {alias!r}."
+
+
+def _chosen(request: HttpRequest) -> str:
+    """What the action was for: all that the filters let through, or rows one by one."""
+    if request.POST.get("select_across") == "1":
+        return request.GET.urlencode() or "no filter"
+    ids = request.POST.getlist(ACTION_CHECKBOX_NAME)
+    more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
+    return f"selected: {', '.join(ids[:LISTED])}{more}"
 
 
 class MessageActions(ConfirmedActions):

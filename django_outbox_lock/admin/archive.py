@@ -14,7 +14,7 @@ from django_outbox_lock.models import ArchivedMessage
 @admin.register(ArchivedMessage)
 class ArchivedMessageAdmin(ImmutableMessageAdmin):
     list_display = (
-        "topic",
+        "shown_topic",
         "shown_key",
         "short_message_id",
         "attempts",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.views.main import ChangeList
-from django.db import connections, transaction
+from django.db import Error, connections, transaction
 from django.utils.text import capfirst
 
-from django_outbox_lock.admin import databases, window
+from django_outbox_lock.admin import databases, failed, window
 from django_outbox_lock.admin.paginator import LIMIT, BoundedPaginator
 from django_outbox_lock.clock import ServerTime
 
@@ -66,7 +67,31 @@ class ReadOnlyAdmin(ModelAdmin):
     ) -> HttpResponse:
         """Named like the table: there is nothing to select."""
         title = {"title": capfirst(str(self.opts.verbose_name_plural))}
-        return super().changelist_view(request, {**title, **(extra_context or {})})
+        try:
+            return super().changelist_view(request, {**title, **(extra_context or {})})
+        except Error as error:
+            return failed.page(self, request, error)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """The row, or what its database says instead."""
+        try:
+            return super().change_view(request, object_id, form_url, extra_context)
+        except Error as error:
+            return failed.page(self, request, error)
+
+    def get_preserved_filters(self, request: HttpRequest) -> str:
+        """With the database that a link names: the links of its page stay there."""
+        kept = super().get_preserved_filters(request)
+        using = request.GET.get(databases.USING_VAR)
+        if kept or not using:
+            return kept
+        return urlencode({databases.PRESERVED: urlencode({databases.USING_VAR: using})})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """With the server's clock beside every row, as it is what due times are compared with."""

@@ -37,7 +37,7 @@ def content(body: bytes) -> str:
     else:
         limit, readable = SHOWN_BYTES, _readable(text, cut=len(body) > SHOWN_BYTES)
     return format_html(
-        '<pre class="outbox-body" tabindex="0">{}</pre><p class="outbox-extent">{}</p>',
+        '<pre class="outbox-body" dir="ltr" tabindex="0">{}</pre><p class="outbox-extent">{}</p>',
         readable,
         _extent(len(body), limit),
     )
@@ -53,7 +53,7 @@ def headers_table(text: str) -> str:
     try:
         headers = decode_headers(text)
     except ValueError:
-        return format_html('<pre class="outbox-body">{}</pre>', text)
+        return format_html('<pre class="outbox-body" dir="ltr">{}</pre>', text)
     if not headers:
         return shown.quiet(gettext("none"))
     rows = format_html_join("", '<tr><th scope="row">{}</th><td>{}</td></tr>', headers.items())

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 USING_VAR = "using"
 # Where Django's admin carries the list's filters over to the page of one row.
-_PRESERVED = "_changelist_filters"
+PRESERVED = "_changelist_filters"
 
 
 def alias_of(request: HttpRequest, model: type[Model]) -> str:
     """The alias that the request names, else the routers' choice, else the first outbox."""
     aliases = conf.outbox_aliases()
-    preserved = parse_qs(request.GET.get(_PRESERVED, ""))
+    preserved = parse_qs(request.GET.get(PRESERVED, ""))
     asked = request.GET.get(USING_VAR) or next(iter(preserved.get(USING_VAR, [])), None)
     candidates: list[Any] = [asked, router.db_for_write(model)]
     return next((alias for alias in candidates if alias in aliases), aliases[0])

@@ -80,6 +80,10 @@ class ImmutableMessageAdmin(ReadOnlyAdmin):
     def age(self, message: Any) -> str:
         return shown.when(to_microseconds(message.created_at), message.server_now)
 
+    @admin.display(description=_("topic"))
+    def shown_topic(self, message: ImmutableMessage) -> str:
+        return shown.shortened(message.topic)
+
     @admin.display(description=_("key"))
     def shown_key(self, message: ImmutableMessage) -> str:
         return shown.NOTHING if message.key is None else shown.shortened(message.key, 40)

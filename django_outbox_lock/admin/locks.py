@@ -120,7 +120,15 @@ class LockChangeList(ChangeList):
 class LockAdmin(ForceRelease, ReadOnlyAdmin):
     list_display = ("resource",)
     list_display_links = None
-    fields = ("resource", "token", "backend", "host", "pid", "application", "session_id")
+    fields = (
+        "resource",
+        "shown_token",
+        "backend",
+        "host",
+        "shown_pid",
+        "application",
+        "session_id",
+    )
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return LockChangeList
@@ -130,3 +138,12 @@ class LockAdmin(ForceRelease, ReadOnlyAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         return super().changelist_view(request, extra_context)
+
+    @admin.display(description=_("fencing token"))
+    def shown_token(self, lock: Lock) -> str:
+        """Never with the separators of a language: it is copied into commands."""
+        return shown.code(lock.token)
+
+    @admin.display(description=_("pid"))
+    def shown_pid(self, lock: Lock) -> str:
+        return shown.NOTHING if lock.pid is None else shown.code(lock.pid)

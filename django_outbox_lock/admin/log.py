@@ -25,13 +25,13 @@ class ProcessingLogAdmin(ReadOnlyAdmin):
     heavy = ("result",)
     list_display = (
         "shown_status",
-        "consumer",
-        "shown_key",
+        "shown_consumer",
+        "short_key",
         "attempts",
         "shown_updated_at",
         "shown_error",
     )
-    list_display_links = ("shown_key",)
+    list_display_links = ("short_key",)
     list_filter = (DatabaseFilter, text_filter("consumer", _("consumer")), BeforeFilter)
     search_fields = ("key",)
     search_help_text = _(
@@ -76,6 +76,14 @@ class ProcessingLogAdmin(ReadOnlyAdmin):
     @admin.display(description=_("key"))
     def shown_key(self, entry: ProcessingLog) -> str:
         return shown.code(entry.key)
+
+    @admin.display(description=_("consumer"))
+    def shown_consumer(self, entry: ProcessingLog) -> str:
+        return shown.shortened(entry.consumer)
+
+    @admin.display(description=_("key"))
+    def short_key(self, entry: ProcessingLog) -> str:
+        return shown.code(shown.shortened(entry.key))
 
     @admin.display(description=_("last error"))
     def shown_error(self, entry: ProcessingLog) -> str:

@@ -28,7 +28,7 @@ _BADGES = {
 class OutboxMessageAdmin(MessageActions, ImmutableMessageAdmin):
     list_display = (
         "shown_state",
-        "topic",
+        "shown_topic",
         "shown_key",
         "short_message_id",
         "attempts",
@@ -39,7 +39,7 @@ class OutboxMessageAdmin(MessageActions, ImmutableMessageAdmin):
     list_display_links = ("short_message_id",)
     list_filter = (DatabaseFilter, StateFilter, text_filter("topic", _("topic")), BeforeFilter)
     fieldsets = (
-        (None, {"fields": ("shown_state", "topic", "shown_key", "shown_message_id", "id")}),
+        (None, {"fields": ("shown_state", "topic", "shown_key", "shown_message_id", "shown_id")}),
         (_("Body"), {"fields": ("content_type", "shown_headers", "shown_body")}),
         (
             _("Delivery"),
@@ -70,6 +70,11 @@ class OutboxMessageAdmin(MessageActions, ImmutableMessageAdmin):
     def shown_state(self, message: OutboxMessage) -> str:
         state = OutboxMessage.State(message.state)
         return shown.badge(_BADGES[state], state.label)
+
+    @admin.display(description=_("id"))
+    def shown_id(self, message: OutboxMessage) -> str:
+        """Never with the separators of a language: it is copied into commands."""
+        return shown.code(message.pk)
 
     @admin.display(description=_("due"))
     def shown_due(self, message: Any) -> str:

@@ -40,10 +40,10 @@ def code(text: object) -> str:
 
 
 def shortened(text: str, length: int = SHORT) -> str:
-    """One line; the whole text is shown on hovering and on the page of the row."""
+    """One line, which breaks anywhere if it is long; the whole text is shown on hovering."""
     if len(text) <= length:
         return text
-    return format_html('<span title="{}">{}…</span>', text, text[: length - 1])
+    return format_html('<span class="outbox-long" title="{}">{}…</span>', text, text[: length - 1])
 
 
 def moment(when: dt.datetime | int | None) -> str:

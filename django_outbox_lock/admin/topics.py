@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.db.models import OuterRef, Subquery, Value
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -56,11 +56,11 @@ class HoldAdmin(HoldActions, ReadOnlyAdmin):
 
     @admin.display(description=_("topic"))
     def topic(self, hold: Any) -> str:
-        return hold.head_topic or shown.NOTHING
+        return shown.shortened(hold.head_topic or shown.NOTHING)
 
     @admin.display(description=_("key"))
     def key(self, hold: Any) -> str:
-        return hold.head_key or shown.NOTHING
+        return shown.shortened(hold.head_key or shown.NOTHING, 40)
 
     @admin.display(description=_("head"))
     def shown_head(self, hold: Any) -> str:
@@ -70,7 +70,10 @@ class HoldAdmin(HoldActions, ReadOnlyAdmin):
             gone = gettext("%(id)s, which was deleted: let the key go on")
             return gone % {"id": hold.head_id}
         name = f"{self.admin_site.name}:{self.opts.app_label}_outboxmessage_change"
-        url = reverse(name, args=[hold.head_id], query={databases.USING_VAR: hold.using})
+        try:
+            url = reverse(name, args=[hold.head_id], query={databases.USING_VAR: hold.using})
+        except NoReverseMatch:  # a site of the project's own that has no messages
+            return str(hold.head_id)
         return format_html('<a href="{}">{}</a>', url, hold.head_id)
 
     @admin.display(description=_("state of the head"))
@@ -91,7 +94,7 @@ class HoldAdmin(HoldActions, ReadOnlyAdmin):
 @admin.register(TopicState)
 class TopicStateAdmin(ReadOnlyAdmin):
     list_display = (
-        "topic",
+        "shown_topic",
         "shown_breaker",
         "failures",
         "openings",
@@ -102,6 +105,10 @@ class TopicStateAdmin(ReadOnlyAdmin):
     fields = list_display
     list_display_links = None
     list_filter = (DatabaseFilter,)
+
+    @admin.display(description=_("topic"))
+    def shown_topic(self, topic: TopicState) -> str:
+        return shown.shortened(topic.topic)
 
     @admin.display(description=_("breaker"))
     def shown_breaker(self, topic: TopicState) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django_outbox_lock import keys
 from django_outbox_lock.clock import SECOND
@@ -89,3 +89,31 @@ def fill_registry() -> None:
         acquired_at=past,
         last_seen_at=past + 20 * SECOND,
     )
+
+
+def fill_with_long_texts() -> list[Any]:
+    """A row of each table, with texts as long as they can be, without a blank, and in HTML."""
+    topic = "<script>fail()</script>".ljust(200, "t")
+    key = "<b>k</b>".ljust(255, "k")
+    error = "<img src=x onerror=fail()>".ljust(2000, "e")
+    body = b'{"a":"' + b"<script>" * 20_000 + b'"}'
+    headers = json.dumps({"h" * 100: "<script>".ljust(900, "v")})
+    dead = OutboxMessageFactory.create(
+        topic=topic, key=key, dead=True, last_error=error, body=body, headers=headers
+    )
+    return [
+        dead,
+        HoldFactory.create(order_key=dead.order_key, head_id=dead.pk, reason="r" * 200),
+        TopicStateFactory.create(topic=topic, open=True, last_error=error),
+        ArchivedMessageFactory.create(topic=topic, key=key, body=body),
+        ProcessingLogFactory.create(
+            key=key, consumer="c" * 100, status="failed", last_error=error, result=b"\xff\x00" * 900
+        ),
+        LockFactory.create(
+            resource="<script>".ljust(255, "r"),
+            held=True,
+            host="h" * 255,
+            application="a" * 200,
+            token=10**15,
+        ),
+    ]

@@ -119,6 +119,22 @@ def test_an_operator_looks_at_every_page(page: Page, shoot: Callable[[Page, str]
     shoot(page, "message")
 
 
+@pytest.mark.parametrize("width", [1366, 360])
+def test_long_texts_make_no_page_wider(page: Page, width: int) -> None:
+    rows = scene.fill_with_long_texts()
+    page.set_viewport_size({"width": width, "height": 768})
+    urls = [url_of(row._meta.model_name) for row in rows]
+    urls += [url_of(row._meta.model_name, "change", row.pk) for row in rows]
+    # A phone scrolls in the table, which has eight columns.
+    wide = TOO_WIDE if width > 1000 else TOO_WIDE.replace(", .results", "")
+    for language in ("en", "ar"):
+        page.set_extra_http_headers({"Accept-Language": language})
+        for url in urls:
+            page.goto(url)
+            expect(page.locator("html")).to_have_attribute("lang", language)
+            assert page.evaluate(wide) == [], url
+
+
 def test_case_131_an_operator_requeues_all_of_three_thousand(
     page: Page, shoot: Callable[[Page, str], None]
 ) -> None:
