@@ -17,11 +17,17 @@ from django_outbox_lock.errortext import innermost
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
     from django_outbox_lock.backends.publishers.base import BasePublisher
     from django_outbox_lock.envelope import Envelope
     from django_outbox_lock.outcomes import Outcome
 
 logger = logging.getLogger("django_outbox_lock.engines")
+
+# A child that a handler forks throws away what belongs to the threads that it does not have, and
+# mysqlclient would say goodbye to the server in the parent's name. What is kept here stays.
+_kept: dict[int, list[BaseDatabaseWrapper]] = {}
 
 
 class Call:
@@ -89,6 +95,7 @@ class Courier:
             call.carry_out(Exception)
             return call
         if self._worker is None:
+            _kept[id(self)] = connections.all(initialized_only=True)
             self._worker = _Worker()
         self._worker.calls.put(call)
         if not self._wait(call):
@@ -110,6 +117,7 @@ class Courier:
             self._worker.leave()
             self._worker.join(self._timeout)
             self._worker = None
+        _kept.pop(id(self), None)
 
     def _wait(self, call: Call) -> bool:
         while not call.done.wait(max(0.0, call.last + self._timeout - time.monotonic())):

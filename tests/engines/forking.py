@@ -1,7 +1,8 @@
-"""A handler that starts processes of its own, and ends them as ``multiprocessing`` does."""
+"""Handlers that start processes of their own, as ``multiprocessing`` does by default on Linux."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import signal
 import time
@@ -24,3 +25,10 @@ def ends_its_children(_envelope: Envelope) -> None:
         if child.exitcode != -signal.SIGTERM:
             child.kill()
             raise Rejected(f"SIGTERM left the child with the exit code {child.exitcode}.")
+
+
+def has_garbage_collected(_envelope: Envelope) -> None:
+    """A forked child throws away what belonged to the threads that it does not have."""
+    child = multiprocessing.get_context("fork").Process(target=gc.collect)
+    child.start()
+    child.join()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.conftest import StartManage, WaitUntil
+    from tests.conftest import ManageProcess, StartManage, WaitUntil
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 
@@ -54,17 +54,22 @@ def test_a_second_signal_is_heard_while_the_database_gives_no_answer(
     assert process.wait(5) == 1
 
 
+def start_forking(start_manage: StartManage, handler: str) -> ManageProcess:
+    publisher = {
+        "BACKEND": "django_outbox_lock.backends.publishers.callables.CallablePublisher",
+        "OPTIONS": {"handlers": {"*": f"tests.engines.forking.{handler}"}},
+    }
+    outbox = {"PUBLISHERS": {"default": publisher}, "SWEEPER": {"interval": 0.2}}
+    env = {"OUTBOX_LOCK": json.dumps({"default": outbox}), "LOG_LEVEL": "DEBUG"}
+    return start_manage("runsweeper", env=env)
+
+
 def test_a_child_of_a_handler_ends_with_sigterm_and_the_sweeper_goes_on(
     start_manage: StartManage, wait_until: WaitUntil
 ) -> None:
     """``multiprocessing`` ends its workers in this way; what they inherit must not ignore it."""
-    publisher = {
-        "BACKEND": "django_outbox_lock.backends.publishers.callables.CallablePublisher",
-        "OPTIONS": {"handlers": {"*": "tests.engines.forking.ends_its_children"}},
-    }
-    outbox = {"PUBLISHERS": {"default": publisher}, "SWEEPER": {"interval": 0.2}}
     write(1)
-    process = start_manage("runsweeper", env={"OUTBOX_LOCK": json.dumps({"default": outbox})})
+    process = start_forking(start_manage, "ends_its_children")
     wait_until(
         lambda: OutboxMessage.objects.get().state != OutboxMessage.State.OUTSTANDING, timeout=30
     )
@@ -73,3 +78,19 @@ def test_a_child_of_a_handler_ends_with_sigterm_and_the_sweeper_goes_on(
     wait_until(all_sent, timeout=30)
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
+
+
+def test_a_child_of_a_handler_does_not_end_the_parents_sessions(
+    start_manage: StartManage, wait_until: WaitUntil
+) -> None:
+    """A connection that is thrown away in a child says goodbye to the server (mysqlclient)."""
+    write(*range(3))
+    process = start_forking(start_manage, "has_garbage_collected")
+    wait_until(all_sent, timeout=30)
+    write(*range(3))
+    wait_until(all_sent, timeout=30)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert "sent 6" in process.output
+    assert "made again" not in process.output
+    assert "lost" not in process.output

@@ -49,9 +49,13 @@ class _Listener:
         self._thread = threading.Thread(target=self._count, name="outbox-signals", daemon=True)
         self._thread.start()
         self._file_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        self._before: dict[int, Any] = {
-            number: signal.signal(number, lambda *_: engine.stop()) for number in STOPPING
-        }
+
+        def stop(*_: object) -> None:
+            if engine.stopping:  # where another library has taken the file for itself
+                os._exit(1)
+            engine.stop()
+
+        self._before: dict[int, Any] = {number: signal.signal(number, stop) for number in STOPPING}
 
     def give_back(self) -> None:
         """Put the handlers in force that were there before."""
