@@ -183,6 +183,9 @@ def test_beyond_the_limit_the_oldest_are_changed_and_the_rest_is_told(
     assert len(said(done)) == 2
     left = OutboxMessage.objects.filter(state=STATE.DEAD).values_list("pk", flat=True)
     assert list(left) == [max(row.pk for row in rows)]
+    again = confirm(client, asked)  # a second click on the button
+    assert "None of the selected messages is dead" in said(again)[-1]
+    assert list(left.all()) == [max(row.pk for row in rows)]
 
 
 def held(count: int) -> list[OutboxMessage]:
