@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.views.main import ChangeList
-from django.db import Error, connections, transaction
+from django.db import connections, transaction
 from django.utils.text import capfirst
 
 from django_outbox_lock.admin import databases, failed, window
@@ -62,28 +62,21 @@ class ReadOnlyAdmin(ModelAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return BoundedChangeList
 
+    @failed.told
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Named like the table: there is nothing to select."""
         title = {"title": capfirst(str(self.opts.verbose_name_plural))}
-        try:
-            return super().changelist_view(request, {**title, **(extra_context or {})})
-        except Error as error:
-            return failed.page(self, request, error)
+        return super().changelist_view(request, {**title, **(extra_context or {})})
 
-    def change_view(
-        self,
-        request: HttpRequest,
-        object_id: str,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """The row, or what its database says instead."""
-        try:
-            return super().change_view(request, object_id, form_url, extra_context)
-        except Error as error:
-            return failed.page(self, request, error)
+    @failed.told
+    def change_view(self, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
+        return super().change_view(request, *args, **named)
+
+    @failed.told
+    def history_view(self, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
+        return super().history_view(request, *args, **named)
 
     def get_preserved_filters(self, request: HttpRequest) -> str:
         """With the database that a link names: the links of its page stay there."""

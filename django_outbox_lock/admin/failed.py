@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import PermissionDenied
+from django.db import Error
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy as _
 
@@ -14,15 +16,30 @@ from django_outbox_lock.admin import databases
 from django_outbox_lock.errortext import clean
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from django.contrib.admin import ModelAdmin
-    from django.http import HttpRequest
+    from django.http import HttpRequest, HttpResponse
 
 logger = logging.getLogger("django_outbox_lock.admin")
 
 _TEMPLATE = "admin/django_outbox_lock/failed.html"
 
 
-def page(model_admin: ModelAdmin[Any], request: HttpRequest, error: Exception) -> TemplateResponse:
+def told(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """Let a page of a ModelAdmin say what its database says instead."""
+
+    @functools.wraps(view)
+    def page_or_error(self: Any, request: HttpRequest, *args: Any, **named: Any) -> HttpResponse:
+        try:
+            return view(self, request, *args, **named)
+        except Error as error:
+            return _page(self, request, error)
+
+    return page_or_error
+
+
+def _page(model_admin: ModelAdmin[Any], request: HttpRequest, error: Exception) -> TemplateResponse:
     """Which database has failed, what it said, and the way to the others; with the status 503.
 
     If users and sessions are on that database, this fails in its turn, as any page of the admin.

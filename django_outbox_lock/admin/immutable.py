@@ -13,7 +13,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 
 from django_outbox_lock import keys
-from django_outbox_lock.admin import body, databases, shown, window
+from django_outbox_lock.admin import body, databases, failed, shown, window
 from django_outbox_lock.admin.base import ReadOnlyAdmin
 from django_outbox_lock.clock import to_microseconds
 
@@ -57,6 +57,7 @@ class ImmutableMessageAdmin(ReadOnlyAdmin):
         view = self.admin_site.admin_view(self.body_view)
         return [path("<int:pk>/body/", view, name=name), *super().get_urls()]
 
+    @failed.told
     def body_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """The body as it is stored, for download. 403 without the permission for bodies."""
         if not (self.has_view_permission(request) and request.user.has_perm(body.PERMISSION)):

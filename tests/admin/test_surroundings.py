@@ -174,10 +174,20 @@ def _no_tables() -> Iterator[None]:
 @pytest.mark.parametrize("model", ["outboxmessage", "hold"])
 def test_a_list_says_which_database_has_failed(log_in: LogIn, model: str) -> None:
     client = log_in(*VIEW)
-    response = client.get(url_of(model, using="other"))
-    assert response.status_code == 503
-    page = response.content.decode()
-    assert "“other”" in page
-    assert OutboxMessage._meta.db_table in page or Hold._meta.db_table in page
-    assert url_of(model, using="default") in page
+    for page in (("changelist",), ("change", 1), ("history", 1)):
+        response = client.get(url_of(model, *page, using="other"))
+        assert response.status_code == 503
+        text = response.content.decode()
+        assert "“other”" in text
+        assert OutboxMessage._meta.db_table in text or Hold._meta.db_table in text
+        assert url_of(model, using="default") in text
     assert client.get(url_of(model)).status_code == 200
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+@TWO
+@pytest.mark.usefixtures("_no_tables")
+def test_a_download_says_which_database_has_failed(root: Client) -> None:
+    response = root.get(url_of("outboxmessage", "body", 1, using="other"))
+    assert response.status_code == 503
+    assert "“other”" in response.content.decode()
