@@ -17,6 +17,7 @@ from django_outbox_lock import conf, keys, registry
 from django_outbox_lock.admin import window
 from django_outbox_lock.admin.actions import NOT_OF_THE_PAGE
 from django_outbox_lock.admin.base import ModelAdmin
+from django_outbox_lock.errortext import clean
 from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.locking import locks
 from django_outbox_lock.models import Lock
@@ -150,5 +151,5 @@ class ForceRelease(ModelAdmin):
 
     def _failed(self, request: HttpRequest, one: Seen, error: Exception) -> None:
         text = _("%(resource)s was not released: %(error)s")
-        named = {"resource": one.resource, "error": error}
+        named = {"resource": one.resource, "error": clean(str(error))}
         self.message_user(request, text % named, messages.ERROR)

@@ -13,6 +13,7 @@ from django.utils.translation import gettext
 
 from django_outbox_lock import registry
 from django_outbox_lock.clock import ServerTime, to_datetime
+from django_outbox_lock.errortext import clean
 from django_outbox_lock.holder import Holder, LockState
 from django_outbox_lock.locking import locks
 from django_outbox_lock.models import Lock
@@ -69,7 +70,7 @@ def ask(look: Look) -> None:
         joined = locks[look.alias].holders()
     except Exception as error:  # whatever a driver or a store raises, the page is to say it
         logger.warning("The locks of %r could not be verified.", look.alias, exc_info=error)
-        look.problem = str(error) or type(error).__name__
+        look.problem = clean(str(error)) or type(error).__name__
         return
     look.holders = [row for row in joined if row.state is not LockState.FOREIGN]
     look.foreign = [row for row in joined if row.state is LockState.FOREIGN]

@@ -187,6 +187,24 @@ def test_a_failure_is_told_not_raised(
     assert not LogEntry.objects.exists()
 
 
+def test_no_page_shows_the_password_of_a_store(
+    root: Client, handle: LockHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drivers quote the URL that they were given."""
+
+    def refused(*args: Any, **named: Any) -> bool:
+        raise LockUnavailable("no answer from redis://app:secret@cache:6379/0" + "x" * 10_000)
+
+    monkeypatch.setattr(locks["default"], "force_release", refused)
+    monkeypatch.setattr(locks["default"], "holders", refused)
+    (told,) = said(choose(root, f"default:{handle.token}:{RESOURCE}", confirmed="yes"))
+    page = root.get(url_of("lock")).content.decode()
+    for text in (told, page):
+        assert "@cache:6379" in text
+        assert "secret" not in text
+        assert "x" * 2001 not in text  # a cookie may have to carry it
+
+
 def test_without_the_permission_there_is_nothing_to_choose(
     log_in: LogIn, handle: LockHandle
 ) -> None:
