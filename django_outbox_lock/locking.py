@@ -275,25 +275,25 @@ def single_instance(
         @functools.wraps(function)
         def single(*args: P.args, **kwargs: P.kwargs) -> R | None:
             held = make()
-            try:
-                held.__enter__()
-            except LockNotObtained as busy:
-                logger.info("%s was not run: %s", function.__qualname__, busy)
-                return None
             with contextlib.ExitStack() as stack:
-                stack.push(held)
+                stack.push(held)  # before it is entered: a signal's handler may raise in between
+                try:
+                    held.__enter__()
+                except LockNotObtained as busy:
+                    logger.info("%s was not run: %s", function.__qualname__, busy)
+                    return None
                 return function(*args, **kwargs)
 
         @functools.wraps(function)
         async def single_async(*args: P.args, **kwargs: P.kwargs) -> Any:
             held = make()
-            try:
-                await held.__aenter__()
-            except LockNotObtained as busy:
-                logger.info("%s was not run: %s", function.__qualname__, busy)
-                return None
             async with contextlib.AsyncExitStack() as stack:
                 stack.push_async_exit(held)
+                try:
+                    await held.__aenter__()
+                except LockNotObtained as busy:
+                    logger.info("%s was not run: %s", function.__qualname__, busy)
+                    return None
                 return await cast("Awaitable[Any]", function(*args, **kwargs))
 
         if inspect.iscoroutinefunction(function):

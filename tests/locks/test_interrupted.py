@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import connections
 
-from django_outbox_lock import lock, lock_all, locks
+from django_outbox_lock import lock, lock_all, locks, single_instance
 from django_outbox_lock.backends.locks.handle import LockHandle
 from django_outbox_lock.backends.locks.lease import LeaseTableLock
 from django_outbox_lock.backends.locks.mysql import MySQLLock
@@ -202,4 +204,84 @@ def test_an_interrupted_entrance(
         with pytest.raises(InterruptError), enter("nightly-report"):
             pass
     assert len(locks["default"]._held) == 0
+    locks.close()
+
+
+class Abandoned:
+    """A coroutine that a closed event loop leaves suspended."""
+
+    def __init__(self, enter: Callable[[str], Any]) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.coroutine = self._hold(enter)
+        self.has_entered = False
+
+    def run_until(self, begun: Callable[[], bool]) -> None:
+        task = self.loop.create_task(self.coroutine)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+        async def wait() -> None:
+            while not begun():  # noqa: ASYNC110 (threads make it true)
+                await asyncio.sleep(0.01)
+
+        self.loop.run_until_complete(asyncio.wait_for(wait(), PATIENCE))
+        self.loop.close()
+
+    async def _hold(self, enter: Callable[[str], Any]) -> None:
+        async with enter("nightly-report"):
+            self.has_entered = True
+            await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("enter", [lock, lock_all])
+def test_an_event_loop_that_is_closed_while_a_coroutine_holds(
+    enter: Callable[[str], Any],
+) -> None:
+    """Nobody can wait for the release any more: it is carried out all the same."""
+    abandoned, room = Abandoned(enter), locks["default"]
+    abandoned.run_until(lambda: abandoned.has_entered)
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        abandoned.coroutine.close()
+    handle = room.obtain("nightly-report", timeout=PATIENCE)
+    assert handle is not None
+    assert handle.release()
+    locks.close()
+
+
+@pytest.mark.parametrize("enter", [lock, lock_all])
+def test_an_event_loop_that_is_closed_while_a_coroutine_obtains(
+    enter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its thread then gets is nobody's."""
+    abandoned, room = Abandoned(enter), locks["default"]
+    asked, go_on, original = threading.Event(), threading.Event(), room.take
+
+    def slow(resource: str, lock_id: str) -> Any:
+        asked.set()
+        go_on.wait(PATIENCE)
+        return original(resource, lock_id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(room, "take", slow)
+        abandoned.run_until(asked.is_set)
+        abandoned.coroutine.close()
+        go_on.set()
+        handle = room.obtain("nightly-report", timeout=PATIENCE)
+    assert handle is not None
+    assert handle.release()
+    locks.close()
+
+
+def test_an_interrupted_entrance_of_a_single_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the lock was obtained, and before the function has begun."""
+    room, original = locks["default"], lock.__enter__
+
+    def entered_and_interrupted(held: lock) -> Any:
+        original(held)
+        raise InterruptError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lock, "__enter__", entered_and_interrupted)
+        with pytest.raises(InterruptError):
+            single_instance("nightly-report")(lambda: None)()
+    assert len(room._held) == 0
     locks.close()

@@ -6,6 +6,8 @@ the leases are short.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -259,3 +261,36 @@ def test_many_obtains_start_no_more_threads(keeper: Keeper) -> None:
     for _ in range(200):
         keeper.discard(add(keeper))  # type: ignore[arg-type]
     assert sorted(threads()) == ["test-renewer", "test-watchdog"]
+
+
+# A thread of the keeper's that has the mutex when the interpreter ends, and never gives it back.
+_ENDS = """
+import threading, time
+from django_outbox_lock.backends.locks.keeper import Keeper
+
+keeper, taken = Keeper("test", 60.0, lambda handle: None, lambda: None), threading.Event()
+
+def stay():
+    with keeper._changed:
+        taken.set()
+        time.sleep(60)
+
+def holds(keeper=keeper):
+    try:
+        yield
+    finally:
+        keeper.discard(object())
+
+threading.Thread(target=stay, daemon=True).start()
+taken.wait()
+held = holds()
+next(held)
+"""
+
+
+def test_a_release_at_the_very_end_does_not_hang() -> None:
+    """A generator that holds a lock is closed when the keeper's threads are gone already."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ENDS], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

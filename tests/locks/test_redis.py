@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +142,21 @@ class TestOnAServerOfItsOwn:
         assert [held.resource for held in room.holders()] == ["nightly-report"]
         assert handle.release()
 
+    def test_a_user_who_may_run_no_scripts_is_told_when_it_is_provisioned(
+        self, private_server: PrivateServer, rooms: Rooms
+    ) -> None:
+        """The first lock would be too late to hear of it."""
+        server = private_server("redis")
+        with redis.Redis.from_url(server.url) as client:
+            rights = "+client|setname +get +set +del +pexpire +scan"
+            client.execute_command(
+                "ACL", "SETUSER", "outbox", "on", ">secret", "~outbox-lock:*", *rights.split()
+            )
+        room = rooms(url=server.url.replace("redis://", "redis://outbox:secret@"))
+        for look in (room.missing, room.provision):
+            with pytest.raises(LockUnavailable, match="eval"):
+                look()
+
     def test_a_cluster(
         self, private_server: PrivateServer, rooms: Rooms, wait_until: WaitUntil
     ) -> None:
@@ -212,10 +228,25 @@ class TestTheKey:
         assert handle is not None
         assert handle.release()
 
+    @pytest.mark.parametrize("more", ["decode_responses=True", "protocol=2", "protocol=3"])
+    def test_what_a_url_may_say_besides(
+        self, rooms: Rooms, server: servers.Server, more: str
+    ) -> None:
+        """The URL may be shared with a cache that wants text, or one of the protocols."""
+        room = rooms(url=f"{server.url}?{more}")
+        handle = room.obtain("nightly-report")
+        assert handle is not None
+        assert room.renew(handle)
+        (live,) = room.live()
+        assert (live.store_key, live.pid) == (handle.store_key, os.getpid())
+        assert handle.release()
+
 
 def test_a_wrong_url_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="redis://"):
         RedisLock("default", url="http://127.0.0.1", namespace="any")
+    with pytest.raises(TypeError, match="ssl_cert_reqs"):
+        RedisLock("default", url="redis://127.0.0.1?ssl_cert_reqs=none", namespace="any")
 
 
 def test_nobody_there(make: Make) -> None:

@@ -79,7 +79,7 @@ class BaseLockBackend(Room):
             trying = HandOver(lambda: self._try(resource, polling), LockHandle.release)
             try:
                 handle = await sync_to_async(trying.run)()
-            except asyncio.CancelledError:
+            except BaseException:  # cancelled, or its event loop was closed
                 trying.abandon()
                 raise
             if handle is not None:

@@ -102,7 +102,7 @@ class LockHandle(Times):
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until the lock is lost or released, at most ``timeout`` seconds; tells which."""
         if not self._is_inherited:
-            self._over.wait(timeout)
+            self._over.wait(timeout and min(timeout, threading.TIMEOUT_MAX))
         return self.lost
 
     def ensure_held(self) -> None:
@@ -143,12 +143,12 @@ class LockHandle(Times):
         return released
 
     async def arelease(self) -> bool:
-        """``release`` for coroutines; it is carried out even if the task is cancelled meanwhile."""
+        """``release`` for coroutines; done even if the task is cancelled or its loop closed."""
         try:
             while not self.ended and (early := self._too_early):  # noqa: ASYNC110 (threads end it)
                 await asyncio.sleep(min(early, _TICK))
             return await sync_to_async(self._release)()
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or its event loop was closed: it can wait no more
             in_background(self.release, f"outbox-lock-release-{self.token}")
             raise
 

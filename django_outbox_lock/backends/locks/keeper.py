@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -79,6 +80,8 @@ class Keeper:
 
     def discard(self, handle: LockHandle) -> None:
         """Forget the handle, whether it was kept or not."""
+        if sys.is_finalizing():
+            return  # the interpreter has ended our threads, one of them perhaps with the mutex
         with self._changed:
             if self._due.pop(handle, None) is not None:
                 self._used_at = time.monotonic()

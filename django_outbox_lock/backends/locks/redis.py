@@ -60,7 +60,8 @@ class RedisLock(StoreLockBackend):
     ) -> None:
         super().__init__(alias, **options)
         # Refuses a wrong URL now; no connection is opened.
-        redis.ConnectionPool.from_url(url)
+        pool = redis.ConnectionPool.from_url(url)
+        pool.connection_class(**pool.connection_kwargs)
         self._url = url
         self._timeout = timeout
         self._cluster = cluster
@@ -93,12 +94,11 @@ class RedisLock(StoreLockBackend):
             for key in self._client.scan_iter(match=f"{self._prefix}*", count=1000):
                 value = self._client.get(key)
                 if value is not None:
-                    yield _live(key.decode(), value.decode())
+                    yield _live(_text(key), _text(value))
 
     def missing(self) -> str | None:
-        """Nothing ever is; but the server must answer, and know us."""
-        with _telling():
-            self._client.get(self.store_key(""))
+        """Nothing ever is; but the server must answer, and let us run scripts on our keys."""
+        self.vacate(self.store_key(""), "nobody")
         return None
 
     def probe(self) -> ProbeResult:
@@ -174,6 +174,11 @@ def _pools(client: Any) -> list[redis.ConnectionPool]:
 def _card(owner: Owner) -> str:
     names = ("resource", "host", "pid", "application")
     return json.dumps({name: getattr(owner, name) for name in names})
+
+
+def _text(answer: bytes | str) -> str:
+    """What the URL's ``decode_responses`` may have made a text already."""
+    return answer if isinstance(answer, str) else answer.decode()
 
 
 def _live(key: str, value: str) -> Live:
