@@ -224,7 +224,13 @@ class Engine:
         return self.interval * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 (no secret)
 
     def _reconnect(self, *, force: bool) -> None:
-        """Housekeeping of this thread's connections, between cycles only."""
+        """Housekeeping of this thread's connections, between cycles only.
+
+        After a trouble the lock's own goes, too: the session of a database that was read-only when
+        it began would stay so.
+        """
+        if force:
+            self.backend.idle()
         for connection in connections.all(initialized_only=True):
             if force:
                 connection.close()
@@ -233,7 +239,7 @@ class Engine:
 
     def _report(self, error: Exception) -> None:
         """Log a trouble when it begins and when it changes, not each time that it goes on."""
-        trouble = f"{type(error).__name__}: {error}".strip()
+        trouble = " ".join(f"{type(error).__name__}: {error}".split())  # PostgreSQL's has lines
         level = logging.DEBUG if trouble == self._trouble else logging.WARNING
         self._trouble = trouble
         logger.log(level, "%s on %r: %s", self.resource, self.using, trouble)

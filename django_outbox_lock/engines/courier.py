@@ -27,7 +27,7 @@ logger = logging.getLogger("django_outbox_lock.engines")
 
 # A child that a handler forks throws away what belongs to the threads that it does not have, and
 # mysqlclient would say goodbye to the server in the parent's name. What is kept here stays.
-_kept: dict[int, list[BaseDatabaseWrapper]] = {}
+_kept: dict[int, Sequence[BaseDatabaseWrapper]] = {}
 
 
 class Call:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from django.db import DatabaseError
+
 from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.models import TopicState
 from django_outbox_lock.outcomes import Rejected, Retry
@@ -79,3 +81,14 @@ def test_an_outage_is_told_when_it_begins_and_when_it_is_over(
         sweeper.tick()
     assert outbox.sent == [1]
     assert said(package_log, logging.WARNING) == ["The messages of topic 't' on 'default' go on."]
+
+
+def test_a_trouble_with_the_database_is_one_line(
+    outbox: Outbox, package_log: pytest.LogCaptureFixture
+) -> None:
+    """PostgreSQL shows the statement below the error, and points at a place in it."""
+    error = DatabaseError('relation "x" does not exist\nLINE 1: SELECT x\n               ^\n')
+    outbox.sweeper()._report(error)
+    (line,) = said(package_log, logging.WARNING)
+    words = 'DatabaseError: relation "x" does not exist LINE 1: SELECT x ^'
+    assert line == f"OutboxSweeper on 'default': {words}"
