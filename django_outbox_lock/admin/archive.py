@@ -25,7 +25,7 @@ class ArchivedMessageAdmin(ImmutableMessageAdmin):
     list_display_links = ("short_message_id",)
     list_filter = (DatabaseFilter, text_filter("topic", _("topic")), BeforeFilter)
     fieldsets = (
-        (None, {"fields": ("topic", "shown_key", "shown_message_id")}),
+        (None, {"fields": ("topic", "whole_key", "shown_message_id")}),
         (_("Body"), {"fields": ("content_type", "shown_headers", "shown_body")}),
         (
             _("Delivery"),

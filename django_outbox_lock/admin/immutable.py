@@ -89,6 +89,10 @@ class ImmutableMessageAdmin(ReadOnlyAdmin):
     def shown_key(self, message: ImmutableMessage) -> str:
         return shown.NOTHING if message.key is None else shown.shortened(message.key, 40)
 
+    @admin.display(description=_("key"))
+    def whole_key(self, message: ImmutableMessage) -> str:
+        return shown.NOTHING if message.key is None else message.key
+
     @admin.display(description=_("created at"))
     def shown_created_at(self, message: ImmutableMessage) -> str:
         return shown.moment(message.created_at)

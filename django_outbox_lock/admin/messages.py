@@ -39,7 +39,7 @@ class OutboxMessageAdmin(MessageActions, ImmutableMessageAdmin):
     list_display_links = ("short_message_id",)
     list_filter = (DatabaseFilter, StateFilter, text_filter("topic", _("topic")), BeforeFilter)
     fieldsets = (
-        (None, {"fields": ("shown_state", "topic", "shown_key", "shown_message_id", "shown_id")}),
+        (None, {"fields": ("shown_state", "topic", "whole_key", "shown_message_id", "shown_id")}),
         (_("Body"), {"fields": ("content_type", "shown_headers", "shown_body")}),
         (
             _("Delivery"),

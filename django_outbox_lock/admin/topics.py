@@ -102,9 +102,17 @@ class TopicStateAdmin(ReadOnlyAdmin):
         "shown_paused",
         "shown_error",
     )
-    fields = list_display
-    list_display_links = None
+    list_display_links = ("shown_topic",)
     list_filter = (DatabaseFilter,)
+    fields = (
+        "topic",
+        "shown_breaker",
+        "failures",
+        "openings",
+        "shown_open_until",
+        "shown_paused",
+        "last_error",
+    )
 
     @admin.display(description=_("topic"))
     def shown_topic(self, topic: TopicState) -> str:

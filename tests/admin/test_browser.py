@@ -133,6 +133,12 @@ def test_long_texts_make_no_page_wider(page: Page, width: int) -> None:
             page.goto(url)
             expect(page.locator("html")).to_have_attribute("lang", language)
             assert page.evaluate(wide) == [], url
+        page.goto(url_of("lock"))
+        page.locator("input.action-select").check()
+        page.select_option("select[name=action]", "force_release")
+        page.locator("button[name=index]").click()
+        expect(page.locator(".outbox-confirmation")).to_be_attached()
+        assert page.evaluate(wide) == []
 
 
 def test_case_131_an_operator_requeues_all_of_three_thousand(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,14 @@ from django_outbox_lock.admin import HoldAdmin
 from django_outbox_lock.admin.actions import LISTED
 from django_outbox_lock.models import Hold, OutboxMessage
 from tests.admin.conftest import VIEW, url_of
-from tests.factories import HoldFactory, LockFactory, OutboxMessageFactory
+from tests.factories import (
+    ArchivedMessageFactory,
+    HoldFactory,
+    LockFactory,
+    OutboxMessageFactory,
+    ProcessingLogFactory,
+    TopicStateFactory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,6 +95,23 @@ def test_a_body_is_written_from_left_to_right_in_every_language(root: Client) ->
     ).content.decode()
     assert 'dir="rtl"' in page
     assert page.count('<pre class="outbox-body" dir="ltr"') == 2
+
+
+def test_the_page_of_a_row_shows_texts_as_a_whole(root: Client) -> None:
+    """A list cuts them; what shows on hovering only is not there for a keyboard or a phone."""
+    key, error = "k" * 255, "e" * 2000
+    rows = [
+        OutboxMessageFactory.create(key=key),
+        ArchivedMessageFactory.create(key=key),
+        ProcessingLogFactory.create(key=key, status="failed", last_error=error),
+        TopicStateFactory.create(open=True, last_error=error),
+    ]
+    for row in rows:
+        url = url_of(row._meta.model_name, "change", row.pk)
+        shown = re.sub("<[^>]*>", " ", root.get(url).content.decode())
+        for text in (key, error):
+            assert text in shown or text not in vars(row).values(), url
+        assert url in root.get(url_of(row._meta.model_name)).content.decode()
 
 
 @two_databases
