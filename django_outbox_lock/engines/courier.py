@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import threading
 import time
 from queue import SimpleQueue
@@ -126,6 +127,12 @@ class Courier:
         return True
 
 
+def _end_child(error: BaseException | None) -> None:
+    """End a process that a handler has forked and that came back: here it has nothing to do."""
+    code = error.code if isinstance(error, SystemExit) else int(error is not None)
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
 class _Worker(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="outbox-publisher", daemon=True)
@@ -134,11 +141,14 @@ class _Worker(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        process = os.getpid()
         while (call := self.calls.get()) is not None:
             try:
                 # Whatever a publisher raises, SystemExit included, is the call's error, not the
                 # end of this thread.
                 call.carry_out(BaseException)
+                if os.getpid() != process:
+                    _end_child(call.error)
                 # The publisher's database connections are this thread's: nobody else closes them.
                 reset_queries()
                 connections.close_all()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -32,3 +34,17 @@ def has_garbage_collected(_envelope: Envelope) -> None:
     child = multiprocessing.get_context("fork").Process(target=gc.collect)
     child.start()
     child.join()
+
+
+def forks_by_hand(_envelope: Envelope) -> None:
+    """The child leaves with ``sys.exit``; rejects one that does not end."""
+    child = os.fork()
+    if child == 0:
+        sys.exit(3)
+    for _ in range(50):
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid and os.waitstatus_to_exitcode(status) == 3:
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    raise Rejected("The child went on.")

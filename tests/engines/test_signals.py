@@ -64,12 +64,16 @@ def start_forking(start_manage: StartManage, handler: str) -> ManageProcess:
     return start_manage("runsweeper", env=env)
 
 
-def test_a_child_of_a_handler_ends_with_sigterm_and_the_sweeper_goes_on(
-    start_manage: StartManage, wait_until: WaitUntil
+@pytest.mark.parametrize("handler", ["ends_its_children", "forks_by_hand"])
+def test_a_child_of_a_handler_ends_and_the_sweeper_goes_on(
+    handler: str, start_manage: StartManage, wait_until: WaitUntil
 ) -> None:
-    """``multiprocessing`` ends its workers in this way; what they inherit must not ignore it."""
+    """``multiprocessing`` ends its workers in this way; what they inherit must not ignore it.
+
+    And one that leaves with ``sys.exit`` ends, too, instead of waiting for the next message.
+    """
     write(1)
-    process = start_forking(start_manage, "ends_its_children")
+    process = start_forking(start_manage, handler)
     wait_until(
         lambda: OutboxMessage.objects.get().state != OutboxMessage.State.OUTSTANDING, timeout=30
     )
