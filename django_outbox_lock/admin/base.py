@@ -45,10 +45,12 @@ class BoundedChangeList(ChangeList):
 class ReadOnlyAdmin(ModelAdmin):
     """A table to be looked at: on the chosen database, newest first, by primary key only.
 
-    ``heavy`` are the columns that no list reads.
+    ``heavy`` are the columns that no list reads. ``of_one_database`` says whether the list takes
+    the database that a request names; the list of locks shows all of them.
     """
 
     heavy: tuple[str, ...] = ()
+    of_one_database = True
     ordering = ("-pk",)
     sortable_by = ()
     paginator = BoundedPaginator
@@ -82,7 +84,7 @@ class ReadOnlyAdmin(ModelAdmin):
         """With the database that a link names: the links of its page stay there."""
         kept = super().get_preserved_filters(request)
         using = request.GET.get(databases.USING_VAR)
-        if kept or not using:
+        if kept or not using or not self.of_one_database:
             return kept
         return urlencode({databases.PRESERVED: urlencode({databases.USING_VAR: using})})
 

@@ -18,8 +18,9 @@ from django_outbox_lock.errortext import clean
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from django.contrib.admin import ModelAdmin
     from django.http import HttpRequest, HttpResponse
+
+    from django_outbox_lock.admin.base import ReadOnlyAdmin
 
 logger = logging.getLogger("django_outbox_lock.admin")
 
@@ -39,7 +40,7 @@ def told(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
     return page_or_error
 
 
-def _page(model_admin: ModelAdmin[Any], request: HttpRequest, error: Exception) -> TemplateResponse:
+def _page(model_admin: ReadOnlyAdmin, request: HttpRequest, error: Exception) -> TemplateResponse:
     """Which database has failed, what it said, and the way to the others; with the status 503.
 
     If users and sessions are on that database, this fails in its turn, as any page of the admin.
@@ -47,6 +48,7 @@ def _page(model_admin: ModelAdmin[Any], request: HttpRequest, error: Exception) 
     if not model_admin.has_view_permission(request):
         raise PermissionDenied
     alias = databases.alias_of(request, model_admin.model)
+    others = conf.outbox_aliases() if model_admin.of_one_database else ()
     logger.error("A page of %r could not be shown.", alias, exc_info=error)
     request.current_app = model_admin.admin_site.name
     context = {
@@ -55,7 +57,7 @@ def _page(model_admin: ModelAdmin[Any], request: HttpRequest, error: Exception) 
         "media": model_admin.media,
         "title": _("The database has failed"),
         "alias": alias,
-        "others": [other for other in conf.outbox_aliases() if other != alias],
+        "others": [each for each in others if each != alias],
         "using": databases.USING_VAR,
         "error": clean(str(error)) or type(error).__name__,
     }

@@ -119,6 +119,7 @@ class LockChangeList(ChangeList):
 @admin.register(Lock)
 class LockAdmin(ForceRelease, ReadOnlyAdmin):
     list_display = ("resource",)
+    of_one_database = False
     list_display_links = None
     fields = (
         "resource",

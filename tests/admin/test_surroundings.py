@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +122,19 @@ def test_the_history_of_a_message_is_looked_for_on_its_database(root: Client) ->
     page = root.get(url_of("outboxmessage", "change", row.pk, using="other")).content.decode()
     there = url_of("outboxmessage", "history", row.pk, _changelist_filters="using=other")
     assert f'href="{there}"' in page
+
+
+@two_databases
+@TWO
+def test_every_link_of_a_lock_page_leads_somewhere(root: Client) -> None:
+    """The list of locks shows all databases, and takes no filter."""
+    lock = LockFactory.build(resource="report")
+    lock.save(using="other")
+    page = root.get(url_of("lock", "change", lock.pk, using="other")).content.decode()
+    links = set(re.findall(r'href="(/admin/[^"]*/lock/[^"]*)"', page))
+    assert links
+    for link in links:
+        assert root.get(html.unescape(link), follow=True).status_code == 200, link
 
 
 @two_databases
