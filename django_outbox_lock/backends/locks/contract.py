@@ -124,7 +124,11 @@ class Room:
         """End the holder in the store; the registry has fenced it off already."""
 
     def idle(self) -> None:
-        """Called on the thread that renews, when nothing was held for a while."""
+        """Let go of what is not needed while nothing is held.
+
+        Called on the thread that renews, when that was so for a while, and by an engine after a
+        trouble: a session that begins anew sees the database as it is now.
+        """
 
     def adopted(self, handle: LockHandle) -> None:
         """Called when the handle is looked after: what happened since the take is told now."""

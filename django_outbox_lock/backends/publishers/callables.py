@@ -11,19 +11,17 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
-from django.db import DatabaseError, connections
 from django.utils.module_loading import import_string
 
 from django_outbox_lock import errortext
 from django_outbox_lock.backends.publishers.base import BasePublisher
+from django_outbox_lock.backends.publishers.leftovers import Leftovers
 from django_outbox_lock.context import handling
 from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-
-    from django.db.backends.base.base import BaseDatabaseWrapper
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from django_outbox_lock.envelope import Envelope
 
@@ -64,17 +62,13 @@ class CallablePublisher(BasePublisher):
         if handler is None:
             # No rejection: this process may be older than the code that handles the topic.
             return Retry(f"No handler for topic {envelope.topic!r} in this process.")
-        already_open = _open_transactions()
-        savepoints = _savepoints(already_open)
+        leftovers = Leftovers()
         try:
             with handling(envelope):
                 # A language or a time zone that it activates is its own.
                 outcome = copy_context().run(_call, handler, envelope)
         finally:
-            left_open = _deeper_than(already_open)
-            _roll_back(left_open, already_open)
-            _mend(savepoints)
-            _close_dead_sessions()
+            left_open = leftovers.clear_away()
         return _unfinished(left_open) if left_open else outcome
 
     def _handler(self, topic: str) -> Handler | None:
@@ -128,67 +122,6 @@ def _outcome(error: BaseException) -> Outcome:
 
 async def _await(result: Awaitable[object]) -> object:
     return await result
-
-
-def _open_transactions() -> dict[str, int]:
-    """How deep this thread is inside transactions that it has to end itself, by alias."""
-    return {
-        connection.alias: 1 + len(connection.atomic_blocks)
-        for connection in connections.all(initialized_only=True)
-        if connection.in_atomic_block
-        or (connection.connection and connection.autocommit != _usual_autocommit(connection))
-    }
-
-
-def _deeper_than(before: Mapping[str, int]) -> set[str]:
-    return {alias for alias, depth in _open_transactions().items() if depth > before.get(alias, 0)}
-
-
-def _savepoints(aliases: Iterable[str]) -> dict[str, str]:
-    """In the caller's transactions, as in a test: a handler's database error must not end them."""
-    made = {alias: connections[alias].savepoint() for alias in aliases}
-    return {alias: savepoint for alias, savepoint in made.items() if savepoint is not None}
-
-
-def _mend(savepoints: Mapping[str, str]) -> None:
-    """Undo what a handler did where the transaction could not go on after it."""
-    for alias, savepoint in savepoints.items():
-        connection = connections[alias]
-        try:
-            connection.savepoint_commit(savepoint)
-        except DatabaseError:
-            connection.needs_rollback = False
-            connection.savepoint_rollback(savepoint)
-
-
-def _usual_autocommit(connection: BaseDatabaseWrapper) -> bool:
-    return bool(connection.settings_dict["AUTOCOMMIT"])
-
-
-def _roll_back(aliases: set[str], before: Mapping[str, int]) -> None:
-    for alias in aliases:
-        if alias in before:
-            _leave_blocks(connections[alias], before[alias])
-            continue
-        connections[alias].close()
-        # A connection closed inside `atomic` refuses to open again; the next use makes a new one.
-        del connections[alias]
-
-
-def _leave_blocks(connection: BaseDatabaseWrapper, depth: int) -> None:
-    """Back to the caller's own blocks, as in a test."""
-    while 1 + len(connection.atomic_blocks) > depth:
-        connection.set_rollback(True)
-        connection.atomic_blocks[-1].__exit__(None, None, None)
-
-
-def _close_dead_sessions() -> None:
-    """As at the end of a request: over a dead session all later handlers of the page would fail."""
-    for connection in connections.all(initialized_only=True):
-        if connection.errors_occurred and connection.connection and not connection.in_atomic_block:
-            connection.errors_occurred = not connection.is_usable()
-            if connection.errors_occurred:
-                connection.close()
 
 
 def _unfinished(aliases: set[str]) -> Retry:
