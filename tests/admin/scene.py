@@ -107,7 +107,12 @@ def fill_with_long_texts() -> list[Any]:
         TopicStateFactory.create(topic=topic, open=True, last_error=error),
         ArchivedMessageFactory.create(topic=topic, key=key, body=body),
         ProcessingLogFactory.create(
-            key=key, consumer="c" * 100, status="failed", last_error=error, result=b"\xff\x00" * 900
+            key=key,
+            correlation_id="",
+            consumer="c" * 100,
+            status="failed",
+            last_error=error,
+            result=b"\xff\x00" * 900,
         ),
         LockFactory.create(
             resource="<script>".ljust(255, "r"),

@@ -104,7 +104,7 @@ def test_the_page_of_a_row_shows_texts_as_a_whole(root: Client) -> None:
     rows = [
         OutboxMessageFactory.create(key=key),
         ArchivedMessageFactory.create(key=key),
-        ProcessingLogFactory.create(key=key, status="failed", last_error=error),
+        ProcessingLogFactory.create(key=key, correlation_id="", status="failed", last_error=error),
         TopicStateFactory.create(open=True, last_error=error),
     ]
     for row in rows:
