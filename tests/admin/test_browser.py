@@ -138,6 +138,7 @@ def test_long_texts_make_no_page_wider(page: Page, width: int) -> None:
         page.select_option("select[name=action]", "force_release")
         page.locator("button[name=index]").click()
         expect(page.locator(".outbox-confirmation")).to_be_attached()
+        page.wait_for_load_state("load")  # a click, unlike goto, does not wait for the styles
         assert page.evaluate(wide) == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import uuid
 from dataclasses import asdict
@@ -160,7 +159,7 @@ class AzureBlobLock(StoreLockBackend):
         return BlobLeaseClient(self._blob(key), lease_id=_lease_id(lock_id))
 
     def _blob(self, key: str) -> BlobClient:
-        return _blob_client(self._container, key)
+        return self._container.get_blob_client(key)
 
     @property
     def _container(self) -> ContainerClient:
@@ -216,12 +215,6 @@ def _code(error: AzureError) -> str:
     # An enumeration for some operations, a text for others.
     code = getattr(error, "error_code", None)
     return str(getattr(code, "value", code))
-
-
-# To make one costs a tenth of a request, and a lock is taken again and again.
-@functools.lru_cache(maxsize=256)
-def _blob_client(container: ContainerClient, key: str) -> BlobClient:
-    return container.get_blob_client(key)
 
 
 def _lease_id(lock_id: str) -> str:
