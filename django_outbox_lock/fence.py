@@ -8,16 +8,14 @@ bump waits for the commit, and whoever comes after it finds another token.
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.db import IntegrityError, connections, transaction
 from django.db.models import BigIntegerField, F, Value
 
-from django_outbox_lock import dberrors, keys, process
-from django_outbox_lock.clock import SECOND, ServerTime
+from django_outbox_lock import dberrors, fence_sql, keys
+from django_outbox_lock.clock import ServerTime
 from django_outbox_lock.exceptions import LockLost
 from django_outbox_lock.holder import Claim, Ticket
 from django_outbox_lock.models import Lock
@@ -61,7 +59,7 @@ def bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None = N
 
 def taking(connection: BaseDatabaseWrapper, claim: Claim) -> tuple[str, list[Any]]:
     """The statement of ``bump`` that mostly does, for a room that can do more in one go."""
-    return next(_statements(connection).takes(claim, None))
+    return next(fence_sql.statements(connection).takes(claim, None))
 
 
 def touch(connection: BaseDatabaseWrapper, ticket: Ticket, lease: float | None = None) -> bool:
@@ -69,10 +67,10 @@ def touch(connection: BaseDatabaseWrapper, ticket: Ticket, lease: float | None =
 
     False when the row is no longer the holder's.
     """
-    sql = _statements(connection)
+    sql = fence_sql.statements(connection)
     if lease is None:
         return _execute(connection, sql.touch, _proof(ticket)) == 1
-    return _execute(connection, sql.extend, [_microseconds(lease), *_proof(ticket)]) == 1
+    return _execute(connection, sql.extend, [fence_sql.microseconds(lease), *_proof(ticket)]) == 1
 
 
 def free(connection: BaseDatabaseWrapper, ticket: Ticket) -> bool:
@@ -86,7 +84,7 @@ def free(connection: BaseDatabaseWrapper, ticket: Ticket) -> bool:
 
 def freeing(connection: BaseDatabaseWrapper, ticket: Ticket) -> tuple[str, list[Any]]:
     """The statement of ``free`` with its parameters, for a room that can do more in one go."""
-    sql = _statements(connection)
+    sql = fence_sql.statements(connection)
     statement = sql.free_soon if connection.autocommit else sql.free
     return statement, _proof(ticket)
 
@@ -94,7 +92,7 @@ def freeing(connection: BaseDatabaseWrapper, ticket: Ticket) -> tuple[str, list[
 def force(connection: BaseDatabaseWrapper, resource: str, token: int, forced_by: str) -> bool:
     """Fence the holder off and free the row, if its token is still ``token``."""
     params = [forced_by[:150], keys.resource_id(resource), token]
-    return _execute(connection, _statements(connection).force, params) == 1
+    return _execute(connection, fence_sql.statements(connection).force, params) == 1
 
 
 def lift(using: str, forced_by: str) -> int:
@@ -111,7 +109,7 @@ def lift(using: str, forced_by: str) -> int:
 def current_token(connection: BaseDatabaseWrapper, resource: str) -> int:
     """The last token that was issued for the resource; 0 when there was none."""
     with connection.cursor() as cursor:
-        cursor.execute(_statements(connection).token, [keys.resource_id(resource)])
+        cursor.execute(fence_sql.statements(connection).token, [keys.resource_id(resource)])
         row = cursor.fetchone()
     return row[0] if row else 0
 
@@ -124,7 +122,7 @@ def check(ticket: Ticket, *, using: str, idle_limit: float | None = None) -> Non
     process is frozen before the commit.
     """
     connection = connections[using]
-    sql = _statements(connection)
+    sql = fence_sql.statements(connection)
     if idle_limit is not None and sql.bounded_touch:
         params = [f"{int(idle_limit * 1000)}", *_proof(ticket)]
         held = _execute(connection, sql.bounded_touch, params)
@@ -152,11 +150,11 @@ def held(ticket: Ticket, *, using: str, idle_limit: float | None = None) -> Iter
 
 def bounds_idle(connection: BaseDatabaseWrapper) -> bool:
     """Whether the server can end a transaction whose process is frozen."""
-    return connection.vendor in _IDLE_LIMIT or sessions.bounds_silence(connection)
+    return connection.vendor in fence_sql.IDLE_LIMIT or sessions.bounds_silence(connection)
 
 
 def _bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None) -> int | None:
-    for statement, params in _statements(connection).takes(claim, expected):
+    for statement, params in fence_sql.statements(connection).takes(claim, expected):
         token = _taken(connection, claim, statement, params)
         if token is not None:
             return token
@@ -166,7 +164,7 @@ def _bump(connection: BaseDatabaseWrapper, claim: Claim, expected: int | None) -
 def _taken(
     connection: BaseDatabaseWrapper, claim: Claim, statement: str, params: Sequence[Any]
 ) -> int | None:
-    sql = _statements(connection)
+    sql = fence_sql.statements(connection)
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
         if sql.returning:
@@ -174,7 +172,7 @@ def _taken(
             return rows[0][0] if rows else None
         if cursor.rowcount != 1:
             return None
-        if connection.vendor in _LAST_ID:
+        if connection.vendor in fence_sql.LAST_ID:
             return int(cursor.lastrowid)
         cursor.execute(sql.own_token, [keys.resource_id(claim.resource), claim.lock_id])
         return int(cursor.fetchall()[0][0])
@@ -185,7 +183,7 @@ def _insert(connection: BaseDatabaseWrapper, resource: str) -> bool:
     savepoint = connection.savepoint()  # None outside a transaction
     try:
         params = [keys.resource_id(resource), resource]
-        _execute(connection, _statements(connection).insert, params)
+        _execute(connection, fence_sql.statements(connection).insert, params)
     except IntegrityError as error:
         if savepoint is not None:
             connection.savepoint_rollback(savepoint)
@@ -201,114 +199,7 @@ def _proof(ticket: Ticket) -> list[Any]:
     return [keys.resource_id(ticket.resource), ticket.token, ticket.lock_id]
 
 
-def _microseconds(seconds: float) -> int:
-    return int(seconds * SECOND)
-
-
 def _execute(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> int:
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         return int(cursor.rowcount)
-
-
-@dataclass(frozen=True, slots=True)
-class _Statements:
-    insert: str
-    take_session: str
-    take_lease: str
-    if_free: str
-    if_nobodys_or_same: str
-    if_token: str
-    returning: str
-    own_token: str
-    token: str
-    touch: str
-    bounded_touch: str
-    extend: str
-    free: str
-    free_soon: str
-    force: str
-
-    def takes(self, claim: Claim, expected: int | None) -> Iterator[tuple[str, list[Any]]]:
-        """Conditional UPDATEs that make the claimant the owner, to be tried one after the other."""
-        lease = _microseconds(claim.lease)
-        params: list[Any] = [claim.lock_id, claim.backend, process.host(), os.getpid()]
-        params += [process.application(), claim.session_id, lease]
-        params += [lease] if claim.expires else []
-        params += [keys.resource_id(claim.resource)]
-        take = self.take_lease if claim.expires else self.take_session
-        last, end = ([], "") if expected is None else ([expected], self.if_token)
-        if claim.arbitrated:  # the short one does, but for a change of backends
-            short = take + self.if_nobodys_or_same + end + self.returning
-            yield short, [*params, claim.backend, *last]
-        yield take + self.if_free + end + self.returning, [*params, *last]
-
-
-# The server ends a transaction that stays idle this long; local to the transaction.
-_IDLE_LIMIT = {
-    "postgresql": "set_config('idle_in_transaction_session_timeout', %s, true) IS NOT NULL AND "
-}
-# The commit of this transaction alone is not waited for.
-_NO_FLUSH = {"postgresql": "set_config('synchronous_commit', 'off', true) IS NOT NULL AND "}
-# Where an UPDATE can tell what it wrote, or one number of it.
-_LAST_ID = {"mysql": "LAST_INSERT_ID({})"}
-_RETURNING = frozenset({"postgresql", "cockroachdb", "yugabyte", "sqlite"})
-
-_compiled: dict[str, _Statements] = {}
-
-
-def _statements(connection: BaseDatabaseWrapper) -> _Statements:
-    if connection.vendor not in _compiled:
-        _compiled[connection.vendor] = _compile(connection)
-    return _compiled[connection.vendor]
-
-
-def _returns(connection: BaseDatabaseWrapper) -> bool:
-    return connection.vendor in _RETURNING and connection.features.can_return_columns_from_insert
-
-
-def _compile(connection: BaseDatabaseWrapper) -> _Statements:
-    """The statements in the connection's dialect; the names come from the model."""
-    quote, now, vendor = connection.ops.quote_name, ServerTime.sql(connection), connection.vendor
-    table = quote(Lock._meta.db_table)
-    c = {field.name: quote(str(field.column)) for field in Lock._meta.concrete_fields}
-    mine = f"{c['id']} = %s AND {c['token']} = %s AND {c['owner']} = %s"
-    identity = ("owner", "backend", "host", "pid", "application", "session_id", "lease")
-    next_token = _LAST_ID.get(vendor, "{}").format(f"{c['token']} + 1")
-    take = (
-        f"UPDATE {table} SET {c['token']} = {next_token}, "
-        + ", ".join(f"{c[name]} = %s" for name in identity)
-        + f", {c['acquired_at']} = {now}, {c['last_seen_at']} = {now}, {c['expires_at']} = "
-    )
-    where = f" WHERE {c['id']} = %s AND "
-    # Two leases ahead is more than any holder asks for: the server's clock has stepped back.
-    passed = f"{c['expires_at']} <= {now} OR {c['expires_at']} > {now} + 2 * {c['lease']}"
-    # A session that was not seen for two of its leases is gone, whatever became of its server.
-    unseen = f"{c['expires_at']} IS NULL AND {c['last_seen_at']} + 2 * {c['lease']} <= {now}"
-    free_row = f"{c['owner']} IS NULL OR {passed} OR ({unseen})"
-    touch = f"UPDATE {table} SET {c['last_seen_at']} = {now} WHERE "
-    leave = f"UPDATE {table} SET {c['owner']} = NULL, {c['last_seen_at']} = {now}"
-    return _Statements(
-        insert=f"INSERT INTO {table} ({c['id']}, {c['resource']}) VALUES (%s, %s)",
-        take_session=f"{take}NULL{where}",
-        take_lease=f"{take}{now} + %s{where}",
-        if_free=f"({free_row})",
-        if_nobodys_or_same=f"({c['owner']} IS NULL OR {c['backend']} = %s)",
-        if_token=f" AND {c['token']} = %s",
-        returning=f" RETURNING {c['token']}" if _returns(connection) else "",
-        own_token=f"SELECT {c['token']} FROM {table} WHERE {c['id']} = %s AND {c['owner']} = %s",
-        token=f"SELECT {c['token']} FROM {table} WHERE {c['id']} = %s",
-        touch=touch + mine,
-        bounded_touch=touch + _IDLE_LIMIT[vendor] + mine if vendor in _IDLE_LIMIT else "",
-        extend=(
-            f"UPDATE {table} SET {c['expires_at']} = {now} + %s, "
-            f"{c['last_seen_at']} = {now} WHERE {mine}"
-        ),
-        free=f"{leave} WHERE {mine}",
-        free_soon=f"{leave} WHERE {_NO_FLUSH.get(vendor, '')}{mine}",
-        force=(
-            f"UPDATE {table} SET {c['token']} = {c['token']} + 1, {c['owner']} = NULL, "
-            f"{c['forced_by']} = %s, {c['forced_at']} = {now} "
-            f"WHERE {c['id']} = %s AND {c['token']} = %s AND {c['owner']} IS NOT NULL"
-        ),
-    )

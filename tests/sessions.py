@@ -16,14 +16,12 @@ _ENDING = {
     "mysql": "KILL CONNECTION_ID()",
 }
 
-# SQLite has no session that a server could end.
-on_each_server = pytest.mark.parametrize(
-    "_database",
-    [
-        pytest.param(name, marks=pytest.mark.server(name))
-        for name in ("postgresql", "mariadb", "mysql")
-    ],
-)
+# For parametrize: a test that needs sessions, which SQLite has not.
+SERVERS = [
+    pytest.param(name, marks=pytest.mark.server(name))
+    for name in ("postgresql", "mariadb", "mysql")
+]
+on_each_server = pytest.mark.parametrize("_database", SERVERS)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from django.db import connection, connections, transaction
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
-from django_outbox_lock import dberrors, fence, keys
+from django_outbox_lock import dberrors, fence, fence_sql, keys
 from django_outbox_lock.exceptions import LockLost
 from django_outbox_lock.models import Hold, Lock
 from django_outbox_lock.waits import bounded_session, bounded_wait
@@ -282,7 +282,7 @@ def test_a_bump_is_one_statement_where_an_update_can_tell() -> None:
     Lock.objects.update(owner=None)
     with CaptureQueriesContext(connection) as captured:
         bump("b")
-    tells = fence._returns(connection) or connection.vendor in fence._LAST_ID
+    tells = fence_sql.returns(connection) or connection.vendor in fence_sql.LAST_ID
     assert len(captured) == (1 if tells else 2)
 
 
@@ -297,7 +297,7 @@ def test_a_release_in_autocommit_does_not_weaken_the_commit_of_others() -> None:
     with CaptureQueriesContext(connection) as captured:
         assert fence.free(connection, fence.Ticket(RESOURCE, "b", 2))
     (query,) = captured
-    assert ("synchronous_commit" in query["sql"]) is (connection.vendor in fence._NO_FLUSH)
+    assert ("synchronous_commit" in query["sql"]) is (connection.vendor in fence_sql.NO_FLUSH)
     assert row().owner is None
 
 

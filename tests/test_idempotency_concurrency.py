@@ -16,6 +16,7 @@ from django_outbox_lock.exceptions import AlreadyProcessed, ProcessingBusy
 from django_outbox_lock.idempotency import process_once, run_once
 from django_outbox_lock.models import ProcessingLog
 from tests.deliveries import Flags, charge, charges
+from tests.sessions import SERVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,13 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 T = TypeVar("T")
 
 # Where two transactions can write at the same time; SQLite has one writer.
-on_servers = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.server(name))
-        for name in ("postgresql", "mariadb", "mysql")
-    ],
-)
+on_servers = pytest.mark.parametrize("name", SERVERS)
 DEADLINE = 30
 
 WAITING = {

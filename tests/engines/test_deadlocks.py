@@ -32,6 +32,7 @@ from tests.factories import (
     OutboxMessageFactory,
     ProcessingLogFactory,
 )
+from tests.sessions import SERVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
     from tests.conftest import WaitUntil
     from tests.engines.conftest import Outbox
 
-SERVERS = [
-    pytest.param(name, marks=pytest.mark.server(name))
-    for name in ("postgresql", "mariadb", "mysql")
-]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.parametrize("name", SERVERS)]
 
 OUTSTANDING, SENT, DEAD = OutboxMessage.State.values

@@ -25,15 +25,12 @@ from django_outbox_lock.models import ArchivedMessage, OutboxMessage
 from django_outbox_lock.outcomes import Sent
 from django_outbox_lock.querysets.messages import Change
 from tests.factories import OutboxMessageFactory
+from tests.sessions import SERVERS
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-SERVERS = [
-    pytest.param(name, marks=pytest.mark.server(name))
-    for name in ("postgresql", "mariadb", "mysql")
-]
 
 # 500 rounds: most with an archive that costs little, some with the usual one.
 ROUNDS = {"Kept": 400, "TableArchive": 100}

@@ -17,6 +17,7 @@ from django_outbox_lock.backends.locks.memory import MemoryLock
 from django_outbox_lock.engines.marking import Marker
 from django_outbox_lock.models import Lock, OutboxMessage
 from django_outbox_lock.outbox import publish
+from tests.sessions import SERVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,12 +171,6 @@ def test_a_sweeper_that_was_frozen_past_its_lease_changes_nothing(
     for process in (first, second):
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
-
-
-SERVERS = [
-    pytest.param(name, marks=pytest.mark.server(name))
-    for name in ("postgresql", "mariadb", "mysql")
-]
 
 
 @pytest.mark.parametrize("name", SERVERS)

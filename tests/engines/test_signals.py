@@ -11,6 +11,7 @@ import pytest
 
 from django_outbox_lock.models import OutboxMessage
 from tests.engines.test_processes import Sweepers, all_sent, write
+from tests.sessions import SERVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,13 +27,7 @@ def sweepers(start_manage: StartManage, tmp_path: Path) -> Sweepers:
     return Sweepers(start_manage, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.server(name))
-        for name in ("postgresql", "mariadb", "mysql")
-    ],
-)
+@pytest.mark.parametrize("name", SERVERS)
 def test_a_second_signal_is_heard_while_the_database_gives_no_answer(
     name: str,
     sweepers: Sweepers,

@@ -241,6 +241,19 @@ class TestTheKey:
         assert (live.store_key, live.pid) == (handle.store_key, os.getpid())
         assert handle.release()
 
+    @pytest.mark.parametrize("junk", [b"junk", b"\xff" * 40, b"0" * 32 + b"[]", b"0" * 32 + b"{}"])
+    def test_what_somebody_else_has_written_there(
+        self, rooms: Rooms, server: servers.Server, junk: bytes
+    ) -> None:
+        """It keeps the key, so nobody gets it; and it is shown, without a holder."""
+        room = rooms(url=server.url)
+        key = room.store_key("nightly-report")
+        with redis.Redis.from_url(server.url) as client:
+            client.set(key, junk)
+            assert room.obtain("nightly-report") is None
+            assert [(live.store_key, live.host) for live in room.live()] == [(key, "")]
+            client.delete(key)
+
 
 def test_a_wrong_url_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="redis://"):

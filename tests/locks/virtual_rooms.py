@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from django.db import OperationalError, connections
 
-from django_outbox_lock import fence, signals
+from django_outbox_lock import fence, fence_sql, signals
 from django_outbox_lock.backends.locks import base, handle, keeper, lease, store, watched
 from django_outbox_lock.backends.locks.lease import LeaseTableLock
 from django_outbox_lock.backends.locks.store import StoreLockBackend
@@ -154,7 +154,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[BaseDatabaseWrapper]:
     settings = {**before.settings_dict, "NAME": ":memory:", "ATOMIC_REQUESTS": False}
     connection = type(before)(settings, alias="default")
     connections["default"] = connection
-    monkeypatch.setattr(fence, "_compiled", {})
+    monkeypatch.setattr(fence_sql, "_compiled", {})
     monkeypatch.setattr(ServerTime, "as_sqlite", _virtual_clock)
     try:
         with connection.schema_editor() as editor:

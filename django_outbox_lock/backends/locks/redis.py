@@ -94,7 +94,7 @@ class RedisLock(StoreLockBackend):
             for key in self._client.scan_iter(match=f"{self._prefix}*", count=1000):
                 value = self._client.get(key)
                 if value is not None:
-                    yield _live(_text(key), _text(value))
+                    yield _live(_text(key), value)
 
     def missing(self) -> str | None:
         """Nothing ever is; but the server must answer, and let us run scripts on our keys."""
@@ -181,6 +181,9 @@ def _text(answer: bytes | str) -> str:
     return answer if isinstance(answer, str) else answer.decode()
 
 
-def _live(key: str, value: str) -> Live:
-    card = json.loads(value[_ID_LENGTH:])
-    return Live(key, "", card["host"], card["application"], card["pid"])
+def _live(key: str, value: bytes | str) -> Live:
+    try:
+        card = json.loads(_text(value)[_ID_LENGTH:])
+        return Live(key, "", card["host"], card["application"], card["pid"])
+    except (ValueError, TypeError, KeyError):  # not written by us: it keeps the key all the same
+        return Live(key)

@@ -32,8 +32,9 @@ def stopped_by_signals(engine: Engine) -> Iterator[None]:
     try:
         yield
     finally:
-        _listeners.remove(listener)
-        listener.close()
+        if listener in _listeners:  # else this is a forked child, which has been given back its own
+            _listeners.remove(listener)
+            listener.close()
 
 
 class _Listener:
