@@ -17,6 +17,7 @@ import pika
 import pytest
 
 from django_outbox_lock.backends.publishers.rabbitmq import RabbitMQPublisher, to_envelope
+from django_outbox_lock.backends.publishers.rabbitmq.parameters import parameters
 from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
 from tests.chaos.proxy import Proxy
@@ -421,21 +422,38 @@ def test_broker_killed_in_the_middle_of_a_batch(
 
 
 def test_broker_that_blocks_publishers_is_named(
-    private_server: Callable[..., Server], make: MakePublisher, wait_until: WaitUntil
+    private_server: Callable[..., Server],
+    make: MakePublisher,
+    wait_until: WaitUntil,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """By both of those who wait: the batch for its confirmations, pika for the end of the block."""
     server = private_server("rabbitmq", settings={"vm_memory_high_watermark.absolute": "1MB"})
     Broker(server.url).declare(QUEUE)
-    publisher = make(url=server.url, confirm_timeout=0.5)
 
-    def failure() -> str:
-        try:
-            publish(publisher, batch())
-        except TransportDown as down:
-            return str(down)
-        return ""
+    def failure(*, pika_waits: float) -> str:
+        def parameters_(url: str, **options: Any) -> pika.URLParameters:
+            result = parameters(url, **options)
+            result.blocked_connection_timeout = pika_waits
+            return result
 
-    assert "It blocks publishers: low on memory." in wait_until(failure)
-    wait_until(lambda: our_threads() == [], what="the blocked connection ends")
+        monkeypatch.setattr(f"{RabbitMQPublisher.__module__}.parameters", parameters_)
+        publisher = make(url=server.url, confirm_timeout=1)
+
+        def attempt() -> str:
+            try:
+                publish(publisher, batch())
+            except TransportDown as down:
+                return str(down)
+            return ""
+
+        return wait_until(attempt)
+
+    where = f"RabbitMQ at 127.0.0.1:{server.port}"
+    blocks = "It blocks publishers: low on memory."
+    assert failure(pika_waits=6) == f"{where} confirmed nothing in 1 s. {blocks}"
+    assert failure(pika_waits=0.1) == f"{where}: Blocked connection timeout expired. {blocks}"
+    wait_until(lambda: our_threads() == [], what="the blocked connections end")
 
 
 def test_missing_pika_is_named_with_the_extra() -> None:

@@ -88,8 +88,7 @@ class Link:
 
     def give_up(self, timeout: float) -> TransportDown:
         """What is in flight will not be known, so neither will what comes after it."""
-        blocked = f" It blocks publishers: {self._blocked}." if self._blocked else ""
-        self._hang_up(f"{self._where} confirmed nothing in {timeout} s.{blocked}")
+        self._hang_up(f"{self._where} confirmed nothing in {timeout} s.{self._blocked}")
         return TransportDown(self.failure)
 
     def close(self) -> None:
@@ -190,13 +189,14 @@ class Link:
             self._close()
 
     def _on_blocked(self, _connection: Any, frame: Any) -> None:
-        self._blocked = frame.method.reason or "no reason given"
+        self._blocked = f" It blocks publishers: {frame.method.reason or 'no reason given'}."
 
     def _on_unblocked(self, _connection: Any, _frame: Any) -> None:
         self._blocked = ""
 
     def _on_end(self, connection: Any, error: BaseException) -> None:
-        self._fail(f"{self._where}: {_words(error)}")
+        # pika ends a blocked connection by itself, and does not say what the broker lacks.
+        self._fail(f"{self._where}: {_words(error)}{self._blocked}")
         connection.ioloop.stop()
 
 
@@ -211,4 +211,6 @@ def _words(error: BaseException) -> str:
             return _words(cause)
         case ChannelClosed() | ConnectionClosed():
             return f"{error.reply_code} {error.reply_text}"
+        case AMQPConnectionError(args=(str() as text,)):
+            return text
     return repr(error)
