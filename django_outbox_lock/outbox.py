@@ -8,6 +8,7 @@ from django.db import router
 from django.utils.asyncio import async_unsafe
 
 from django_outbox_lock import conf, handlers
+from django_outbox_lock.checked import count
 from django_outbox_lock.draft import Draft, values
 from django_outbox_lock.exceptions import NotInTransaction, PublishError
 from django_outbox_lock.transactions import aliases_in_transaction, in_transaction
@@ -27,7 +28,7 @@ class PublishOptions:
     """``OUTBOX_LOCK[alias]["PUBLISH"]``: ``max_bytes`` is the largest body that is accepted."""
 
     def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
-        self.max_bytes = _at_least_one("max_bytes", max_bytes)
+        self.max_bytes = count("max_bytes", max_bytes)
 
 
 def publish(
@@ -82,7 +83,7 @@ def publish_many(
     Nothing is written when one of them is refused. ``batch_size`` bounds the messages of one
     statement; it is cut further where the database takes fewer. Raises what ``publish`` raises.
     """
-    _at_least_one("batch_size", batch_size)
+    count("batch_size", batch_size)
     alias = _open_outbox("publish_many", using)
     max_bytes = _options(alias).max_bytes
     rows = [_numbered(number, draft, max_bytes) for number, draft in enumerate(drafts)]
@@ -134,9 +135,3 @@ def _insert(
     sizes = {"batch_size": batch_size, "batch_bytes": batch_bytes}
     writing.insert(messages, list(rows[0]), alias, **sizes)
     return [message.message_id for message in messages]
-
-
-def _at_least_one(name: str, value: object) -> int:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number above 0, not {value!r}.")
-    return value

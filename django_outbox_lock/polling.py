@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from django.db import connections
 
+from django_outbox_lock.checked import at_least, positive
 from django_outbox_lock.retry import Backoff
 
 if TYPE_CHECKING:
@@ -57,11 +57,8 @@ class Polling:
 
 def refuse_hold(minimum: float, maximum: float | None) -> None:
     """Raise ``ValueError`` unless these are seconds for which a lock can be held."""
-    if not 0 <= minimum < math.inf:
-        raise ValueError(f"minimum_hold must be 0 seconds or more, not {minimum!r}.")
-    if maximum is not None and not maximum > 0:
-        raise ValueError(f"maximum_hold must be more than 0 seconds, not {maximum!r}.")
-    if maximum is not None and maximum < minimum:
+    at_least("minimum_hold", minimum, 0)
+    if maximum is not None and positive("maximum_hold", maximum) < minimum:
         raise ValueError(f"maximum_hold ({maximum:g} s) is below minimum_hold ({minimum:g} s).")
 
 

@@ -18,7 +18,7 @@ from django_outbox_lock.polling import in_background
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -52,6 +52,13 @@ class Live:
     host: str = ""
     application: str = ""
     pid: int | None = None
+
+    @classmethod
+    def of(cls, store_key: str, card: Mapping[str, object]) -> Live:
+        """By what the store keeps of the holder; what is no such thing is left out."""
+        host, application, pid = (card.get(name) for name in ("host", "application", "pid"))
+        number = int(pid) if isinstance(pid, int | str) and str(pid).isdecimal() else None
+        return cls(store_key, "", str(host or ""), str(application or ""), number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,14 +145,14 @@ def test_other_settings_make_another_backend() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lease": 0.5}, "at least 1 seconds"),
-        ({"lease": "60"}, "lease|'<='"),
+        ({"lease": 0.5}, "lease must be a number of at least 1"),
+        ({"lease": "60"}, "lease must be"),
         ({"lease": float("nan")}, "at least 1"),
         ({"lease": True}, "at least 1"),
         ({"namespace": None}, "namespace must be a str"),
         ({"session_using": "nowhere"}, "names no database alias: 'nowhere'"),
         ({"leese": 5}, "Did you mean 'lease'"),
-        ({"leave_to_expire": "yes"}, "must be a bool"),
+        ({"leave_to_expire": "yes"}, "must be True or False"),
     ],
 )
 @once

@@ -256,8 +256,8 @@ def test_an_alias_without_an_outbox_is_refused() -> None:
     ("options", "words"),
     [
         ({"max_byte": 1}, r"\['max_byte'\] is not known. Did you mean 'max_bytes'\?"),
-        ({"max_bytes": 0}, ": max_bytes must be a whole number above 0, not 0"),
-        ({"max_bytes": "5M"}, ": max_bytes must be a whole number above 0, not '5M'"),
+        ({"max_bytes": 0}, ": max_bytes must be a whole number of at least 1, not 0"),
+        ({"max_bytes": "5M"}, ": max_bytes must be a whole number of at least 1, not '5M'"),
     ],
 )
 @pytest.mark.django_db

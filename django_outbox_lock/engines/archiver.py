@@ -13,9 +13,10 @@ from django.db.models import Q
 
 from django_outbox_lock import codec, conf, dberrors, handlers
 from django_outbox_lock.backends.archives.base import ArchiveRecord, BaseArchive
+from django_outbox_lock.checked import at_least, count
 from django_outbox_lock.conf import DEFAULT_ALIAS
 from django_outbox_lock.engines.aged import Aged, Batch
-from django_outbox_lock.engines.base import Engine, at_least, count
+from django_outbox_lock.engines.base import Engine
 from django_outbox_lock.engines.fenced import Fenced
 from django_outbox_lock.envelope import Envelope
 from django_outbox_lock.exceptions import OutboxLockError

@@ -11,6 +11,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from django.db.transaction import TransactionManagementError
 
 from django_outbox_lock import conf, dberrors, handlers
+from django_outbox_lock.checked import at_least, positive
 from django_outbox_lock.conf import DEFAULT_ALIAS
 from django_outbox_lock.exceptions import LockLost, LockUnavailable
 from django_outbox_lock.locking import locks
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_outbox_lock.engines")
 
 JITTER = 0.2
-# Seconds, a century: longer than anybody waits, and within what threads and clocks can count.
-LONGEST = 36_525 * 86_400.0
 
 
 class Engine:
@@ -263,32 +262,3 @@ def _forget_queries() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.force_debug_cursor:
             connection.queries_log.clear()
-
-
-def positive(name: str, value: object) -> float:
-    """``value`` if it is a number of seconds above 0; raises ``ValueError`` naming the option."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{name} must be a number above 0, not {value!r}.")
-    return _countable(name, value)
-
-
-def at_least(name: str, value: object, least: float) -> float:
-    """``value`` if it is a number of at least ``least``; raises ``ValueError``."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-        raise ValueError(f"{name} must be a number of at least {least:g}, not {value!r}.")
-    return _countable(name, value)
-
-
-def _countable(name: str, value: float) -> float:
-    if value > LONGEST:
-        raise ValueError(f"{name} must be at most {LONGEST:.0f} (a century), not {value!r}.")
-    return float(value)
-
-
-def count(name: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """``value`` if it is a whole number in the bounds; raises ``ValueError``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}.")
-    if most is not None and value > most:
-        raise ValueError(f"{name} must be at most {most}, not {value!r}.")
-    return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django_outbox_lock.breaker import Breaker
-from django_outbox_lock.engines.base import at_least, count, positive
+from django_outbox_lock.checked import at_least, count, positive
 from django_outbox_lock.retry import Backoff
 
 MEGABYTE = 1024 * 1024

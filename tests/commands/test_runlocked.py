@@ -200,7 +200,7 @@ def test_wrong_limits(run_manage: RunManage) -> None:
     run = ("runlocked", "nightly", "--maximum-hold", "0", "--", "check")
     done = run_manage(*run, env=ENV, check=False)
     assert done.returncode == 1
-    assert "maximum_hold must be more than 0 seconds, not 0.0." in done.stderr
+    assert "maximum_hold must be a number above 0, not 0.0." in done.stderr
 
 
 @once

@@ -12,9 +12,9 @@ from django.db import connection, connections, transaction
 
 from django_outbox_lock import Rejected, Retry, TransportDown, dberrors, run_once
 from django_outbox_lock.backends.publishers.base import BasePublisher
+from django_outbox_lock.checked import LONGEST
 from django_outbox_lock.engines import routing
 from django_outbox_lock.engines.archiver import Archiver
-from django_outbox_lock.engines.base import LONGEST, Engine
 from django_outbox_lock.engines.sweeper import Sweeper
 from django_outbox_lock.exceptions import InvalidSettings
 from django_outbox_lock.locking import locks
@@ -27,6 +27,7 @@ from tests.locks.conftest import add_alias
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from django_outbox_lock.engines.base import Engine
     from django_outbox_lock.envelope import Envelope
     from tests.engines.conftest import Outbox
 

@@ -351,15 +351,3 @@ def test_killed_and_restarted_while_held(
     assert (successor is None) == room.prove(handle)
     if successor is not None:
         assert successor.token > handle.token
-
-
-@pytest.mark.parametrize("lease", [14, 61, 15.5])
-def test_a_lease_that_the_service_does_not_have(lease: float) -> None:
-    with pytest.raises(ValueError, match="lease must be"):
-        AzureBlobLock("default", connection_string="any", namespace="any", lease=lease)
-
-
-@pytest.mark.parametrize("given", [{}, {"connection_string": "any", "account_url": "any"}])
-def test_one_address_is_needed(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="account_url"):
-        AzureBlobLock("default", namespace="any", **given)

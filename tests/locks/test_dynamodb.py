@@ -243,9 +243,22 @@ def test_groups_do_not_meet(rooms: Rooms) -> None:
     assert [live.store_key for live in two.live()] == [two.store_key("nightly-report")]
 
 
-def test_wrong_options() -> None:
-    with pytest.raises(ValueError, match="max_clock_skew"):
-        DynamoDBLock("default", table="locks", max_clock_skew=-1)
+@each_server
+def test_what_somebody_else_has_written_there(rooms: Rooms) -> None:
+    """It keeps the item, so nobody gets it; and it is not taken for a holder."""
+    room = rooms()
+    for foreign in ({}, {"ends_at_ms": {"N": str(2**53)}}):
+        room._client.put_item(
+            TableName=room.table,
+            Item={
+                "id": {"S": room.store_key("nightly-report")},
+                "lock_id": {"S": "theirs"},
+                "leaseholder_group": {"S": room.namespace},
+                **foreign,
+            },
+        )
+        assert room.obtain("nightly-report") is None
+        assert [live.pid for live in room.live()] == [None] * len(foreign)
 
 
 def test_the_client_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,6 +258,18 @@ def test_namespaces_do_not_meet(new_room: NewRoom) -> None:
 
 
 @on_firestore
+def test_what_somebody_else_has_written_there(new_room: NewRoom) -> None:
+    """It is shown without a holder; what names no lease has none, and is overwritten."""
+    room = new_room()
+    document = room._document(room.store_key("nightly-report"))
+    document.set({"namespace": room.namespace, "owner": "theirs", "lease": 60})
+    assert room.obtain("nightly-report") is None
+    assert [live.pid for live in room.live()] == [None]
+    document.set({"namespace": room.namespace, "owner": "theirs"})
+    assert room.obtain("nightly-report") is not None
+
+
+@on_firestore
 def test_there_is_nothing_to_provision(new_room: NewRoom) -> None:
     room = new_room()
     assert room.missing() is None

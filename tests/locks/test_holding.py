@@ -169,10 +169,10 @@ def test_fifty_waiters(make: Make) -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"minimum_hold": -1}, "minimum_hold must be 0 seconds or more, not -1"),
+        ({"minimum_hold": -1}, "minimum_hold must be a number of at least 0, not -1"),
         ({"minimum_hold": math.nan}, "minimum_hold"),
         ({"minimum_hold": math.inf}, "minimum_hold"),
-        ({"maximum_hold": 0}, "maximum_hold must be more than 0 seconds, not 0"),
+        ({"maximum_hold": 0}, "maximum_hold must be a number above 0, not 0"),
         ({"maximum_hold": math.nan}, "maximum_hold"),
         ({"minimum_hold": 9, "maximum_hold": 8}, r"maximum_hold \(8 s\) is below minimum_hold"),
     ],
@@ -186,9 +186,9 @@ def test_wrong_limits_are_told_where_they_are_written(limits: Any, message: str)
 @once
 def test_wrong_limits_of_a_handle() -> None:
     handle = obtain()
-    with pytest.raises(ValueError, match="0 or more, not -1"):
+    with pytest.raises(ValueError, match="seconds must be a number of at least 0, not -1"):
         handle.hold_at_least(-1)
-    with pytest.raises(ValueError, match="more than 0, not 0"):
+    with pytest.raises(ValueError, match="seconds must be a number above 0, not 0"):
         handle.hold_at_most(0)
 
 

@@ -141,6 +141,20 @@ class TestTheDocument:
         assert not first.release()
         assert rival.prove(second)
 
+    def test_what_somebody_else_has_written_there(
+        self, rooms: Rooms, server: servers.Server, documents: Documents
+    ) -> None:
+        """It is shown without a holder; what never expires is nobody's, and is overwritten."""
+        room = rooms(server)
+        theirs = {"namespace": room.namespace, "owner": "theirs"}
+        document = {"_id": room.store_key("nightly-report"), **theirs}
+        soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=30)
+        documents.insert_one({**document, "expires": soon, "lease": 30_000})
+        assert room.obtain("nightly-report") is None
+        assert [live.pid for live in room.live()] == [None]
+        documents.replace_one({"_id": document["_id"]}, theirs)
+        assert room.obtain("nightly-report") is not None
+
     def test_namespaces_do_not_see_each_other(self, rooms: Rooms, server: servers.Server) -> None:
         room, other = rooms(server), rooms(server, namespace=uuid.uuid4().hex)
         handle = room.obtain("nightly-report")
@@ -210,8 +224,3 @@ def test_killed_and_restarted_while_held(
     assert room.renew(handle)
     assert rooms(server).obtain("nightly-report") is None
     assert handle.release()
-
-
-def test_a_wrong_url_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="mongodb://"):
-        MongoDBLock("default", url="http://127.0.0.1", namespace="any")

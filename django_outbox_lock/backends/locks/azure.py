@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote
 
+from django_outbox_lock import checked
 from django_outbox_lock.backends.locks.base import Live
 from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
@@ -69,11 +70,12 @@ class AzureBlobLock(StoreLockBackend):
             raise ValueError(f"lease must be a whole number from 15 to 60, not {self.lease!r}")
         if (connection_string is None) == (account_url is None):
             raise ValueError("give either connection_string or account_url")
-        self._connection_string = connection_string
-        self._account_url = account_url
+        self._connection_string = checked.optional("connection_string", connection_string)
+        self._account_url = checked.optional("account_url", account_url)
         self._credential = credential
-        self._container_name = container
-        self._timeout = timeout
+        self._container_name = checked.text("container", container)
+        self._timeout = checked.positive("timeout", timeout)
+        self._new_client()  # refuses what it cannot read; no connection is opened
 
     def reset(self) -> None:
         super().reset()
@@ -104,7 +106,8 @@ class AzureBlobLock(StoreLockBackend):
             found = self._container.list_blobs(f"{self.space}/", include=["metadata"])
             for blob in found:
                 if blob.lease.state in {"leased", "breaking"}:
-                    yield _live(blob.name, blob.metadata)
+                    card = {name: unquote(value) for name, value in blob.metadata.items()}
+                    yield Live.of(blob.name, card)
 
     def missing(self) -> str | None:
         with self._telling():
@@ -165,8 +168,11 @@ class AzureBlobLock(StoreLockBackend):
     def _container(self) -> ContainerClient:
         with self._opening:
             if self._opened is None:
-                self._opened = self._service().get_container_client(self._container_name)
+                self._opened = self._new_client()
             return self._opened
+
+    def _new_client(self) -> ContainerClient:
+        return self._service().get_container_client(self._container_name)
 
     def _service(self) -> BlobServiceClient:
         # A repetition by the client would hide what became of the first request.
@@ -219,9 +225,3 @@ def _code(error: AzureError) -> str:
 
 def _lease_id(lock_id: str) -> str:
     return str(uuid.UUID(lock_id))
-
-
-def _live(key: str, metadata: dict[str, str]) -> Live:
-    card = {name: unquote(value) for name, value in metadata.items()}
-    pid = int(card["pid"]) if "pid" in card else None
-    return Live(key, "", card.get("host", ""), card.get("application", ""), pid)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.db import Error, connections
+from django.db.transaction import TransactionManagementError
 
 from django_outbox_lock import fence, keys, registry, signals
 from django_outbox_lock.backends.locks.contract import Grant, ProbeResult, Room
@@ -100,11 +101,17 @@ class BaseLockBackend(Room):
         return handle is not None and handle.lock_id == lock_id and await handle.arelease()
 
     def prove(self, handle: LockHandle) -> bool:
-        """Ask the store whether the handle still holds; raises when the store does not answer."""
+        """Ask the store whether the handle still holds.
+
+        Raises ``LockUnavailable`` when the store gave no answer: that is no loss.
+        """
         return self._prove(handle) is not None
 
     def renew(self, handle: LockHandle) -> bool:
-        """Prove the handle now, without waiting for a third of the lease to pass."""
+        """Prove the handle now, without waiting for a third of the lease to pass.
+
+        Raises ``LockUnavailable``, as ``prove`` does.
+        """
         deadline = self._prove(handle)
         if deadline is None:
             handle.lose("the store says that it is not ours any more")
@@ -273,7 +280,13 @@ class BaseLockBackend(Room):
 
     def _prove(self, handle: LockHandle) -> float | None:
         asked = time.monotonic()
-        return asked + self.lease if self.prove_once(handle) else None
+        try:
+            held = self.prove_once(handle)
+        except TransactionManagementError:
+            raise  # the caller's own doing
+        except Error as error:
+            raise LockUnavailable(f"{handle.resource}: it was not proved: {error}") from error
+        return asked + self.lease if held else None
 
     def _own(self, resource: str) -> LockHandle | None:
         return self._held.handle(self.store_key(resource))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from django.db import connections
 
 from django_outbox_lock import fence, keys
+from django_outbox_lock.checked import at_least
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,14 +70,10 @@ class Room:
     ) -> None:
         if not isinstance(namespace, str):
             raise TypeError(f"namespace must be a str, not {namespace!r}")
-        if isinstance(lease, bool) or not self.minimum_lease <= lease < float("inf"):
-            raise ValueError(
-                f"lease must be at least {self.minimum_lease:g} seconds, not {lease!r}"
-            )
         if session_using is not None and session_using not in connections:
             raise ValueError(f"session_using names no database alias: {session_using!r}")
         self.alias = alias
-        self.lease = float(lease)
+        self.lease = at_least("lease", lease, self.minimum_lease)
         self.session_using = session_using or alias
         self._given_namespace = namespace
         self.reset()

@@ -13,6 +13,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from django_outbox_lock import checked
 from django_outbox_lock.backends.locks.base import Live
 from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
@@ -44,6 +45,8 @@ _LEAVE = "SET nonce = :nonce, lease_ms = :lease, left_to_expire = :yes"
 _IF_MINE = "lock_id = :me"
 # A renewal that comes late must not lengthen the lease that its holder has left.
 _IF_HELD = "lock_id = :me AND attribute_not_exists(left_to_expire)"
+_LEASE = {"lock_id", "nonce", "lease_ms", "ends_at_ms"}
+_CARD = (("host", "host_name"), ("application", "app"), ("pid", "process_id"))
 _NO_VERSION = "-"
 _KEY = {"AttributeName": "id", "KeyType": "HASH"}
 _KEY_TYPE = {"AttributeName": "id", "AttributeType": "S"}
@@ -62,7 +65,7 @@ class _Watch:
         self._seen: dict[str, tuple[str, float]] = {}
 
     def note(self, key: str, item: Mapping[str, Any]) -> None:
-        if item["nonce"] != self._seen.get(key, (_NO_VERSION,))[0]:
+        if item.keys() >= _LEASE and item["nonce"] != self._seen.get(key, (_NO_VERSION,))[0]:
             self._seen[key] = (item["nonce"], time.monotonic() + item["lease_ms"] / 1000)
 
     def over(self, key: str) -> str:
@@ -98,11 +101,15 @@ class DynamoDBLock(StoreLockBackend):
         **options: Any,
     ) -> None:
         super().__init__(alias, **options)
-        if max_clock_skew is not None and max_clock_skew < 0:
-            raise ValueError(f"max_clock_skew must be 0 seconds or more, not {max_clock_skew!r}")
-        self.table = table
+        if max_clock_skew is not None:
+            checked.at_least("max_clock_skew", max_clock_skew, 0)
+        checked.positive("timeout", timeout)
+        self.table = checked.text("table", table)
         self.max_clock_skew = max_clock_skew
-        self._place = {"region_name": region_name, "endpoint_url": endpoint_url}
+        self._place = {
+            "region_name": checked.optional("region_name", region_name),
+            "endpoint_url": endpoint_url and checked.url("endpoint_url", endpoint_url),
+        }
         self._config = Config(connect_timeout=timeout, read_timeout=timeout, retries=_TRIES)
 
     def reset(self) -> None:
@@ -144,10 +151,9 @@ class DynamoDBLock(StoreLockBackend):
             pages = scan.paginate(TableName=self.table, ConsistentRead=True, **query)
             for page in pages:
                 for item in map(_plain, page["Items"]):
-                    if item["ends_at_ms"] > _wall_clock():  # to be shown: nothing depends on it
-                        yield Live(
-                            item["id"], "", item["host_name"], item["app"], item["process_id"]
-                        )
+                    # To be shown: nothing depends on this clock.
+                    if item.get("ends_at_ms", 0) > _wall_clock():
+                        yield Live.of(item["id"], {ours: item.get(its) for ours, its in _CARD})
 
     def disconnect(self) -> None:
         with self._opening:
@@ -193,7 +199,7 @@ class DynamoDBLock(StoreLockBackend):
     def _is_long_over(self, item: Mapping[str, Any]) -> bool:
         # Nobody works under a lease that was left to expire: there no skew does harm.
         skew = 0.0 if "left_to_expire" in item else self.max_clock_skew
-        if skew is None or "lock_id" not in item:
+        if skew is None or not item.keys() >= _LEASE:
             return False
         return bool(item["ends_at_ms"] + skew * 1000 <= _wall_clock())
 

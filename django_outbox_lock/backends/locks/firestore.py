@@ -15,6 +15,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from django_outbox_lock import checked
 from django_outbox_lock.backends.locks.base import Live
 from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
@@ -67,10 +68,17 @@ class FirestoreLock(StoreLockBackend):
         **options: Any,
     ) -> None:
         super().__init__(alias, **options)
-        self.collection = collection
-        self._place = {"project": project, "database": database}
+        self.collection = checked.text("collection", collection)
+        checked.positive("timeout", timeout)
+        self._place = {
+            "project": checked.optional("project", project),
+            "database": checked.optional("database", database),
+        }
         # The library must not repeat a write by itself: it would be refused by its own first try.
-        self._call: dict[str, Any] = {"retry": None, "timeout": timeout}
+        self._call: dict[str, Any] = {
+            "retry": None,
+            "timeout": checked.positive("timeout", timeout),
+        }
 
     def reset(self) -> None:
         super().reset()
@@ -108,8 +116,7 @@ class FirestoreLock(StoreLockBackend):
             query = self._client.collection(self.collection).where(filter=ours)
             for found in query.stream(**self._call):
                 if not self._is_free(found, ""):
-                    card = found.to_dict()
-                    yield Live(found.id, "", card["host"], card["application"], card["pid"])
+                    yield Live.of(found.id, found.to_dict())
 
     def missing(self) -> str | None:
         """Nothing ever is; but the database must answer, and know us."""
@@ -122,9 +129,10 @@ class FirestoreLock(StoreLockBackend):
 
     def _is_free(self, found: Any, owner_id: str) -> bool:
         card = found.to_dict()
-        if not card or card["owner"] in {None, owner_id}:
+        if not card or card.get("owner") in {None, owner_id}:
             return True
-        return bool(found.update_time + dt.timedelta(seconds=card["lease"]) <= found.read_time)
+        lease = dt.timedelta(seconds=card.get("lease", 0))
+        return bool(found.update_time + lease <= found.read_time)
 
     def _change(self, key: str, owner_id: str, change: Mapping[str, Any]) -> bool:
         """Change the owner's document; False when it is definitely not the owner's."""

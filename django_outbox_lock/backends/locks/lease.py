@@ -11,6 +11,7 @@ from django.db.transaction import TransactionManagementError
 
 from django_outbox_lock import dberrors, fence, registry, transactions
 from django_outbox_lock.backends.locks.base import BaseLockBackend, Grant, Live
+from django_outbox_lock.checked import flag
 from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.holder import LockState
 from django_outbox_lock.polling import in_background
@@ -41,9 +42,7 @@ class LeaseTableLock(BaseLockBackend):
 
     def __init__(self, alias: str, *, leave_to_expire: bool = False, **options: Any) -> None:
         super().__init__(alias, **options)
-        if not isinstance(leave_to_expire, bool):
-            raise TypeError(f"leave_to_expire must be a bool, not {leave_to_expire!r}")
-        self.leave_to_expire = leave_to_expire
+        self.leave_to_expire = flag("leave_to_expire", leave_to_expire)
 
     def store_key(self, resource: str) -> str:
         return resource

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from django_outbox_lock import checked
 from django_outbox_lock.backends.locks.base import Live
 from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
@@ -69,11 +70,10 @@ class MongoDBLock(StoreLockBackend):
         **options: Any,
     ) -> None:
         super().__init__(alias, **options)
-        _check_url(url)
-        self._url = url
-        self._database = database
-        self._collection_name = collection
-        self._timeout = timeout
+        self._url = _readable(checked.url("url", url))
+        self._database = checked.optional("database", database)
+        self._collection_name = checked.text("collection", collection)
+        self._timeout = checked.at_least("timeout", timeout, 0.001)
 
     def reset(self) -> None:
         super().reset()
@@ -102,7 +102,7 @@ class MongoDBLock(StoreLockBackend):
         held = {"namespace": self.namespace, "owner": {"$ne": None}}
         with _telling():
             for found in self._collection.find({**held, "$expr": {"$gt": [_EXPIRES, _NOW]}}):
-                yield Live(found["_id"], "", found["host"], found["application"], found["pid"])
+                yield Live.of(found["_id"], found)
 
     def missing(self) -> str | None:
         with _telling():
@@ -215,13 +215,14 @@ class MongoDBLock(StoreLockBackend):
             return self._opened
 
 
-def _check_url(url: str) -> None:
-    """Refuse a wrong URL now. One with ``+srv`` would have to be looked up for that."""
-    if not url.startswith("mongodb+srv://"):
+def _readable(given: str) -> str:
+    """The URL if pymongo can read it. One with ``+srv`` would have to be looked up for that."""
+    if not given.startswith("mongodb+srv://"):
         try:
-            parse_uri(url, validate=True)
-        except PyMongoError as error:
+            parse_uri(given, validate=True)
+        except (PyMongoError, ValueError, TypeError) as error:
             raise ValueError(f"url: {error}") from error
+    return given
 
 
 @contextlib.contextmanager

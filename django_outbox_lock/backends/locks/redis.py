@@ -6,7 +6,9 @@ import contextlib
 import json
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
 
+from django_outbox_lock import checked
 from django_outbox_lock.backends.locks.base import Live, ProbeResult
 from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
@@ -14,6 +16,7 @@ from django_outbox_lock.exceptions import LockUnavailable
 try:
     import redis
     from redis.backoff import NoBackoff
+    from redis.exceptions import RedisClusterException
     from redis.retry import Retry
 except ImportError as error:
     raise ImportError(
@@ -41,6 +44,10 @@ if not held or string.sub(held, 1, string.len(ARGV[1])) ~= ARGV[1] then return 0
 return redis.call('DEL', KEYS[1])
 """
 _ID_LENGTH = 32
+# What redis-py would read from the URL's query, and would prefer to what we tell it.
+_NOT_IN_URL = frozenset(
+    {"retry", "retry_on_error", "retry_on_timeout", "socket_connect_timeout", "socket_timeout"}
+)
 
 
 class RedisLock(StoreLockBackend):
@@ -59,12 +66,9 @@ class RedisLock(StoreLockBackend):
         self, alias: str, *, url: str, timeout: float = 2.0, cluster: bool = False, **options: Any
     ) -> None:
         super().__init__(alias, **options)
-        # Refuses a wrong URL now; no connection is opened.
-        pool = redis.ConnectionPool.from_url(url)
-        pool.connection_class(**pool.connection_kwargs)
-        self._url = url
-        self._timeout = timeout
-        self._cluster = cluster
+        self._url = _readable(checked.url("url", url))
+        self._timeout = checked.positive("timeout", timeout)
+        self._cluster = checked.flag("cluster", cluster)
 
     def reset(self) -> None:
         super().reset()
@@ -156,11 +160,25 @@ class RedisLock(StoreLockBackend):
                 return ""
 
 
+def _readable(given: str) -> str:
+    """The URL if a connection can be made of it; none is opened for that."""
+    misplaced = _NOT_IN_URL.intersection(parse_qs(urlsplit(given).query))
+    if misplaced:
+        names = ", ".join(sorted(misplaced))
+        raise ValueError(f"url has {names}: timeout is an option, and nothing is repeated.")
+    try:
+        pool = redis.ConnectionPool.from_url(given)
+        pool.connection_class(**pool.connection_kwargs)
+    except (redis.RedisError, TypeError, ValueError) as error:
+        raise ValueError(f"url: {error}") from error
+    return given
+
+
 @contextlib.contextmanager
 def _telling() -> Iterator[None]:
     try:
         yield
-    except (redis.RedisError, OSError) as error:
+    except (redis.RedisError, RedisClusterException, OSError) as error:
         raise LockUnavailable(f"Redis gave no answer: {error}") from error
 
 
@@ -182,8 +200,7 @@ def _text(answer: bytes | str) -> str:
 
 
 def _live(key: str, value: bytes | str) -> Live:
-    try:
+    card = None
+    with contextlib.suppress(ValueError):  # not written by us: it keeps the key all the same
         card = json.loads(_text(value)[_ID_LENGTH:])
-        return Live(key, "", card["host"], card["application"], card["pid"])
-    except (ValueError, TypeError, KeyError):  # not written by us: it keeps the key all the same
-        return Live(key)
+    return Live.of(key, card if isinstance(card, dict) else {})

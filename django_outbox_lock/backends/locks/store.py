@@ -22,6 +22,7 @@ from django.db.transaction import TransactionManagementError
 
 from django_outbox_lock import dberrors, fence, keys, process, transactions
 from django_outbox_lock.backends.locks.base import BaseLockBackend, Grant, ProbeResult
+from django_outbox_lock.checked import flag
 from django_outbox_lock.dedicated import LockSession, SessionLost
 from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.polling import in_background
@@ -75,9 +76,7 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
 
     def __init__(self, alias: str, *, leave_to_expire: bool = False, **options: Any) -> None:
         super().__init__(alias, **options)
-        if not isinstance(leave_to_expire, bool):
-            raise TypeError(f"leave_to_expire must be a bool, not {leave_to_expire!r}")
-        self.leave_to_expire = leave_to_expire
+        self.leave_to_expire = flag("leave_to_expire", leave_to_expire)
 
     def reset(self) -> None:
         super().reset()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from django.utils import timezone
 
+from django_outbox_lock.checked import at_least, positive
 from django_outbox_lock.polling import in_background
 
 if TYPE_CHECKING:
@@ -90,18 +91,14 @@ class Times:
 
         Raises ``ValueError`` for less than 0, and for what is no number of seconds.
         """
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"seconds must be 0 or more, not {seconds!r}.")
-        self._minimum_hold = seconds
+        self._minimum_hold = at_least("seconds", seconds, 0)
 
     def hold_at_most(self, seconds: float) -> None:
         """Give the lock up, as lost, when it has been held for so many seconds.
 
         Raises ``ValueError`` unless that is more than 0.
         """
-        if not seconds > 0:
-            raise ValueError(f"seconds must be more than 0, not {seconds!r}.")
-        self._maximum_hold = seconds
+        self._maximum_hold = positive("seconds", seconds)
 
     @property
     def _over_at(self) -> float:

@@ -7,9 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from django.db import InterfaceError, OperationalError
 
 from django_outbox_lock import signals
-from django_outbox_lock.exceptions import LockLost
+from django_outbox_lock.exceptions import LockLost, LockUnavailable
 from django_outbox_lock.testing.lock_items.base import (
     SLACK,
     LockItems,
@@ -149,6 +150,23 @@ class LossItems(LockItems):
         handle = self.obtain("nightly-report", backend)
         assert not handle.wait_lost(1.25 * self.short)
         assert failures == [0]
+        assert handle.release()
+
+    @pytest.mark.parametrize("kind", [OperationalError, InterfaceError, LockUnavailable])
+    def test_a_proof_that_gets_no_answer(self, kind: type[Exception]) -> None:
+        """Whoever asks is told so, by one error for every store; and that is no loss."""
+
+        def silent(_handle: LockHandle) -> bool:
+            raise kind("the server is gone")
+
+        backend = self.make_backend()
+        handle = self.obtain("nightly-report", backend)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(backend, "prove_once", silent)
+            for ask in (backend.prove, backend.renew):
+                with pytest.raises(LockUnavailable, match="the server is gone"):
+                    ask(handle)
+        assert not handle.lost
         assert handle.release()
 
     def test_a_proof_that_hangs(self) -> None:

@@ -9,6 +9,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pika
 
+from django_outbox_lock.checked import count, positive
+
 # What pika would read from the URL's query and these options decide.
 _NOT_IN_URL = frozenset(
     {
@@ -34,24 +36,16 @@ def parameters(
     That includes files of certificates that cannot be read now.
     """
     _check_url(url)
-    _check_seconds("connect_timeout", connect_timeout)
-    _check_seconds("confirm_timeout", confirm_timeout)
-    if not is_count(heartbeat):
-        # Without it, a connection that gets no answer would never end.
-        raise ValueError(f"heartbeat must be 1 second or more, not {heartbeat!r}.")
-    if heartbeat > _LONGEST_HEARTBEAT:
-        raise ValueError(f"heartbeat must be at most {_LONGEST_HEARTBEAT} s, not {heartbeat!r}.")
+    positive("connect_timeout", connect_timeout, most=_DAY)
+    positive("confirm_timeout", confirm_timeout, most=_DAY)
+    # Without a heartbeat, a connection that gets no answer would never end.
+    count("heartbeat", heartbeat, most=_LONGEST_HEARTBEAT)
     result = _read(url)
     result.socket_timeout = result.stack_timeout = connect_timeout
     result.blocked_connection_timeout = confirm_timeout
     result.heartbeat = heartbeat
     result.client_properties = {**(result.client_properties or {}), **_about_us()}
     return result
-
-
-def is_count(value: object) -> bool:
-    """Whether it is a whole number of at least 1."""
-    return isinstance(value, int) and value >= 1
 
 
 def _read(url: str) -> pika.URLParameters:
@@ -84,11 +78,6 @@ def _check_url(url: object) -> None:
     if misplaced:
         names = ", ".join(sorted(misplaced))
         raise ValueError(f"url has {names}: timeouts and heartbeat are options of their own.")
-
-
-def _check_seconds(name: str, value: object) -> None:
-    if not isinstance(value, int | float) or not 0 < value <= _DAY:
-        raise ValueError(f"{name} must be a number of seconds above 0, a day at most: {value!r}.")
 
 
 def _about_us() -> dict[str, Any]:

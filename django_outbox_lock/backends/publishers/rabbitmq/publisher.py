@@ -15,8 +15,9 @@ from django_outbox_lock.backends.publishers.rabbitmq.messages import (
     check_short,
     to_message,
 )
-from django_outbox_lock.backends.publishers.rabbitmq.parameters import is_count, parameters
+from django_outbox_lock.backends.publishers.rabbitmq.parameters import parameters
 from django_outbox_lock.backends.publishers.rabbitmq.window import Flight
+from django_outbox_lock.checked import count
 from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected
 
@@ -49,8 +50,6 @@ class RabbitMQPublisher(BasePublisher):
         confirm_timeout: float = 15.0,
         heartbeat: int = 30,
     ) -> None:
-        if not is_count(window):
-            raise ValueError(f"window must be 1 or more, not {window!r}.")
         self._parameters = functools.partial(
             parameters,
             url,
@@ -64,7 +63,7 @@ class RabbitMQPublisher(BasePublisher):
         self._exchange = check_short("the exchange", exchange)
         self._routing_key = _template(routing_key)
         self._mandatory = mandatory
-        self._window = window
+        self._window = count("window", window)
         self._connect_timeout = connect_timeout
         self._confirm_timeout = confirm_timeout
         self._link: Link | None = None
