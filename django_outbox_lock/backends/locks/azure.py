@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from django_outbox_lock import checked
 from django_outbox_lock.backends.locks.base import Live
-from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
+from django_outbox_lock.backends.locks.store import GARBLED, Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
 
 try:
@@ -189,7 +189,7 @@ class AzureBlobLock(StoreLockBackend):
     def _telling(self) -> Iterator[None]:
         try:
             yield
-        except AzureError as error:
+        except (AzureError, *GARBLED) as error:
             if _code(error) == "ContainerNotFound":
                 raise LockUnavailable(
                     f"The blob container {self._container_name!r} does not exist: "
@@ -217,7 +217,7 @@ def _unless(refusals: set[str], request: Any) -> bool:
     return True
 
 
-def _code(error: AzureError) -> str:
+def _code(error: Exception) -> str:
     # An enumeration for some operations, a text for others.
     code = getattr(error, "error_code", None)
     return str(getattr(code, "value", code))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_outbox_lock import checked
 from django_outbox_lock.backends.locks.base import Live
-from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
+from django_outbox_lock.backends.locks.store import GARBLED, Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
 
 try:
@@ -287,7 +287,7 @@ class DynamoDBLock(StoreLockBackend):
     def _telling(self) -> Iterator[None]:
         try:
             yield
-        except (BotoCoreError, ClientError, WaiterError) as error:
+        except (BotoCoreError, ClientError, WaiterError, *GARBLED) as error:
             if _code(error) == _NO_TABLE:
                 hint = f"The DynamoDB table {self.table!r} is missing: run 'outbox provision'."
                 raise LockUnavailable(hint) from error

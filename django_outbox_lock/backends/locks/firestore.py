@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_outbox_lock import checked
 from django_outbox_lock.backends.locks.base import Live
-from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
+from django_outbox_lock.backends.locks.store import GARBLED, Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
 
 try:
@@ -207,5 +207,5 @@ class FirestoreLock(StoreLockBackend):
     def _telling(self) -> Iterator[None]:
         try:
             yield
-        except (google_errors.GoogleAPIError, GoogleAuthError, OSError) as error:
+        except (google_errors.GoogleAPIError, GoogleAuthError, OSError, *GARBLED) as error:
             raise LockUnavailable(f"Firestore failed: {error}") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_outbox_lock import checked
 from django_outbox_lock.backends.locks.base import Live
-from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
+from django_outbox_lock.backends.locks.store import GARBLED, Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
 
 try:
@@ -231,5 +231,5 @@ def _telling() -> Iterator[None]:
         yield
     except DuplicateKeyError:
         raise
-    except PyMongoError as error:
+    except (PyMongoError, *GARBLED) as error:
         raise LockUnavailable(f"MongoDB gave no answer: {error}") from error

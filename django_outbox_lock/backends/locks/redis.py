@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from django_outbox_lock import checked
 from django_outbox_lock.backends.locks.base import Live, ProbeResult
-from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
+from django_outbox_lock.backends.locks.store import GARBLED, Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
 
 try:
@@ -150,7 +150,7 @@ class RedisLock(StoreLockBackend):
 
     def _run(self, script: str, key: str, *arguments: object) -> bool:
         with _telling():
-            return bool(self._client.eval(script, 1, key, *arguments))
+            return int(self._client.eval(script, 1, key, *arguments)) == 1
 
     def _eviction_policy(self) -> str:
         with _telling():
@@ -178,7 +178,7 @@ def _readable(given: str) -> str:
 def _telling() -> Iterator[None]:
     try:
         yield
-    except (redis.RedisError, RedisClusterException, OSError) as error:
+    except (redis.RedisError, RedisClusterException, OSError, *GARBLED) as error:
         raise LockUnavailable(f"Redis gave no answer: {error}") from error
 
 

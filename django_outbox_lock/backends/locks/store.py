@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_outbox_lock.locks")
 
 T = TypeVar("T")
+# What a client library runs into when it cannot read the answer: perhaps somebody else gave it.
+GARBLED = (ValueError, TypeError, LookupError, AttributeError)
 
 ROW_WAIT = 2.0
 REGISTRY_WAIT = ROW_WAIT + 3
