@@ -53,7 +53,7 @@ class _Listener:
 
         def stop(*_: object) -> None:
             if engine.stopping:  # where another library has taken the file for itself
-                os._exit(1)
+                _end_the_process()
             engine.stop()
 
         self._before: dict[int, Any] = {number: signal.signal(number, stop) for number in STOPPING}
@@ -76,7 +76,17 @@ class _Listener:
         while number := self._receiver.recv(1):
             heard += number[0] in STOPPING
             if heard > 1:
-                os._exit(1)
+                _end_the_process()
+
+
+# Both threads may come here with the same signal, and what has hooked ``os._exit`` (coverage's
+# does more than leave) need not bear two at once. The same thread may come again, by a third one.
+_ending = threading.RLock()
+
+
+def _end_the_process() -> None:
+    with _ending:
+        os._exit(1)
 
 
 _listeners: list[_Listener] = []
