@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from django.utils import timezone
-
-from django_outbox_lock.clock import SECOND
+from django_outbox_lock.clock import SECOND, to_datetime
 from django_outbox_lock.models import OutboxMessage
 from django_outbox_lock.querysets import archiving
 
@@ -24,16 +21,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_outbox_lock.engines")
 
 STEPS = 5000  # rows that one read of the walk passes
-_FAR_PAST = dt.timedelta(days=36500)
+# By how much the clock of a host may be ahead of the server's: so much later its rows may leave.
+_AHEAD = dt.timedelta(hours=1)
+_BEFORE_ALL = dt.datetime.min.replace(tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Ids that are old enough: to be archived, and to be pruned from the outbox and the log."""
+    """Ids that are old enough: to be archived, and to be pruned from the outbox and the log.
+
+    Those of the log were last changed before ``log_before``.
+    """
 
     dispatched: list[int] = field(default_factory=list)
     dead: list[int] = field(default_factory=list)
     log: list[int] = field(default_factory=list)
+    log_before: dt.datetime = _BEFORE_ALL
 
     def __len__(self) -> int:
         return len(self.dispatched) + len(self.dead) + len(self.log)
@@ -68,10 +71,6 @@ class Aged:
         yield from self._message_batches()
         yield from self._log_batches()
 
-    def log_before(self) -> dt.datetime:
-        """Log entries last changed before this time are old enough."""
-        return timezone.now() - (_FAR_PAST if self._log_age is None else self._log_age)
-
     def _message_batches(self) -> Iterator[Batch]:
         batch, size = Batch(), 0
         for step in self._message_steps():
@@ -86,15 +85,13 @@ class Aged:
 
     def _message_steps(self) -> Iterator[Step]:
         kept = [age for age in self._ages.values() if age is not None]
-        after, youngest = 0, timezone.now() - min(kept)
-        dead = self._ages[OutboxMessage.State.DEAD]
+        after, dead = 0, self._ages[OutboxMessage.State.DEAD]
         rows = archiving.but_dead(self._messages, None if dead is None else dead.total_seconds())
+        rows = archiving.unreferenced(rows)
         while steps := archiving.walk(rows, after, STEPS):
             yield from filter(self._is_old, steps)
             _tell_of_damage(steps)
-            # A row is settled after it was written: behind a stretch of rows that were all written
-            # too lately there are none that were settled earlier.
-            if all(step.created_at > youngest for step in steps):
+            if _are_young(steps, min(kept)):
                 return
             after = steps[-1].id
 
@@ -105,24 +102,42 @@ class Aged:
         return step.settled_at <= step.now - age.total_seconds() * SECOND
 
     def _log_batches(self) -> Iterator[Batch]:
-        waiting: deque[int] = deque()
-        for step in self._log_steps():
-            waiting.append(step.id)
-            if len(waiting) == self._batch_size:
-                yield Batch(log=list(waiting))
-                waiting.clear()
-        if waiting:
-            yield Batch(log=list(waiting))
+        ids: list[int] = []
+        batch = Batch()
+        for id_, before in self._old_entries():
+            ids.append(id_)
+            batch = Batch(log=ids, log_before=before)
+            if len(batch) == self._batch_size:
+                yield batch
+                ids, batch = [], Batch()
+        if batch:
+            yield batch
 
-    def _log_steps(self) -> Iterator[LogStep]:
+    def _old_entries(self) -> Iterator[tuple[int, dt.datetime]]:
+        """Their ids, each with the time before which an entry was to be changed last."""
         if self._log_age is None:
             return
-        after, before = 0, self.log_before()
-        while steps := archiving.walk_log(self._log_entries, after, STEPS):
-            yield from (step for step in steps if step.updated_at < before)
-            if all(step.created_at > before for step in steps):
+        after, entries = 0, archiving.unreferenced(self._log_entries)
+        while steps := archiving.walk_log(entries, after, STEPS):
+            before = _server_time(steps) - self._log_age
+            yield from ((step.id, before) for step in steps if step.updated_at < before)
+            if _are_young(steps, self._log_age):
                 return
             after = steps[-1].id
+
+
+def _server_time(steps: Sequence[Step] | Sequence[LogStep]) -> dt.datetime:
+    return to_datetime(max(step.now for step in steps))
+
+
+def _are_young(steps: Sequence[Step] | Sequence[LogStep], age: dt.timedelta) -> bool:
+    """Whether all of a stretch were written too lately: then there is nothing old behind it.
+
+    For a row is settled after it was written. One from the future, of a host whose clock is wrong,
+    tells nothing of those behind it.
+    """
+    now = _server_time(steps)
+    return all(now - age < step.created_at <= now + _AHEAD for step in steps)
 
 
 def _tell_of_damage(steps: Sequence[Step]) -> None:

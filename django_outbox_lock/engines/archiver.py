@@ -67,7 +67,8 @@ class Archiver(Engine):
     processing log; None keeps them. Ages are timedeltas or seconds. A batch is bounded by
     ``batch_size`` messages and ``batch_bytes`` of bodies; ``pause`` seconds pass between two.
     The log's retention must exceed the broker's longest redelivery: what is pruned may be applied
-    again. A dead letter that holds back its key is never pruned.
+    again. A dead letter that holds back its key is never pruned, and what a foreign key of the
+    project refers to stays where it is.
     """
 
     resource = "Archiver"
@@ -103,6 +104,7 @@ class Archiver(Engine):
             batch_size=count("batch_size", batch_size),
             batch_bytes=count("batch_bytes", batch_bytes),
         )
+        self._tell_of_references()
         self._found: Iterator[Batch] = iter(())
         self._next_batch: Batch | None = None
 
@@ -137,6 +139,11 @@ class Archiver(Engine):
             tally.pruned_dead += len(self._not_holding(batch.dead))
             tally.pruned_log += len(batch.log)
         return tally
+
+    def _tell_of_references(self) -> None:
+        for model in (OutboxMessage, ProcessingLog):
+            if names := ", ".join(str(found.field) for found in archiving.references(model)):
+                logger.warning("Rows to which a foreign key refers stay where they are: %s", names)
 
     def _move(self, handle: LockHandle, ids: Sequence[int]) -> None:
         if not ids:
@@ -197,7 +204,7 @@ class Archiver(Engine):
 
     def _delete_pruned(self, batch: Batch) -> tuple[int, int]:
         dead = archiving.delete(self._messages, self._not_holding(batch.dead), DEAD)
-        return dead, archiving.delete_log(self._log, batch.log, self._aged.log_before())
+        return dead, archiving.delete_log(self._log, batch.log, batch.log_before)
 
     def _not_holding(self, ids: Sequence[int]) -> list[int]:
         """Those of the dead letters that hold back no key."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
-from django_outbox_lock.clock import SECOND, ServerTime, to_datetime
+from django_outbox_lock.clock import SECOND, ServerTime, to_datetime, to_microseconds
 from django_outbox_lock.dberrors import is_undecodable
 from django_outbox_lock.querysets.dialect import InNumbers
 from django_outbox_lock.querysets.page import ByteLength
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable, Sequence
 
-    from django.db.models import QuerySet
+    from django.db.models import Model, QuerySet
 
 T = TypeVar("T")
 
 DAMAGED = 0
-_NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
+_NEVER = to_microseconds(dt.datetime(9998, 1, 1, tzinfo=dt.UTC))
+DEAD = 30
 DEAD = 30
 
 
@@ -44,11 +45,12 @@ class Step(NamedTuple):
 
 
 class LogStep(NamedTuple):
-    """An entry of the processing log that the walk passes."""
+    """An entry of the processing log that the walk passes; ``now`` is the server's clock."""
 
     id: int
     created_at: dt.datetime
     updated_at: dt.datetime
+    now: int
 
 
 class WholeRow(NamedTuple):
@@ -80,6 +82,29 @@ def but_dead(messages: QuerySet[Any], age: float | None) -> QuerySet[Any]:
     if age is not None:
         kept &= Q(settled_at__gt=ServerTime(-int(age * SECOND)))
     return messages.exclude(kept)
+
+
+def references(model: type[Model]) -> list[Any]:
+    """The foreign keys of other models to this one that the database defends."""
+    relations: Any = model._meta.get_fields(include_hidden=True)
+    return [
+        relation
+        for relation in relations
+        if relation.auto_created
+        and (relation.one_to_many or relation.one_to_one)
+        and relation.field.db_constraint
+    ]
+
+
+def unreferenced(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Without those to which rows of other tables refer: one of them would keep its whole batch."""
+    for reference in references(rows.model):
+        field = reference.field
+        theirs = reference.related_model._base_manager.using(rows.db)  # noqa: SLF001 (all of them)
+        rows = rows.exclude(
+            Exists(theirs.filter(**{field.name: OuterRef(field.target_field.attname)}))
+        )
+    return rows
 
 
 def walk(messages: QuerySet[Any], after: int, limit: int) -> list[Step]:
@@ -144,7 +169,7 @@ def delete(messages: QuerySet[Any], ids: Sequence[int], state: int) -> int:
     """Delete those of ``ids`` that are in ``state``; returns how many there were."""
     if not ids:
         return 0
-    # Nothing refers to these tables: no cascade to collect, one statement.
+    # Nothing refers to these rows: no cascade to collect, one statement.
     return messages.filter(InNumbers("id", ids), state=state)._raw_delete(messages.db)  # noqa: SLF001
 
 
@@ -153,8 +178,9 @@ def walk_log(entries: QuerySet[Any], after: int, limit: int) -> list[LogStep]:
 
     One that cannot be read has been written in the far future: it is kept.
     """
-    found, damaged = _passed(entries, LogStep, after, limit)
-    return sorted(found + [LogStep(id_, _NEVER, _NEVER) for id_ in damaged])
+    found, damaged = _passed(entries.annotate(now=ServerTime()), LogStep, after, limit)
+    never = to_datetime(_NEVER)
+    return sorted(found + [LogStep(id_, never, never, 0) for id_ in damaged])
 
 
 def delete_log(entries: QuerySet[Any], ids: Sequence[int], before: dt.datetime) -> int:
@@ -162,4 +188,4 @@ def delete_log(entries: QuerySet[Any], ids: Sequence[int], before: dt.datetime) 
     if not ids:
         return 0
     aged = entries.filter(InNumbers("id", ids), updated_at__lt=before)
-    return aged._raw_delete(entries.db)  # noqa: SLF001 (nothing refers to the table)
+    return aged._raw_delete(entries.db)  # noqa: SLF001 (nothing refers to these rows)

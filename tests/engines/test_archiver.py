@@ -7,7 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import connection
+from django.apps import apps
+from django.db import connection, models
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -429,6 +430,89 @@ def test_the_walk_ends_where_everything_was_written_too_lately(
         work = archiver(minimum_age=dt.timedelta(hours=24))
         assert work.survey().archived == 5
     assert len(captured) == 2
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_a_host_whose_clock_is_ahead_holds_nobody_back(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, *, use_tz: bool
+) -> None:
+    """Its rows say that they were written in ten years: the walk must not end there until then."""
+    settings.USE_TZ = use_tz
+    monkeypatch.setattr("django_outbox_lock.engines.aged.STEPS", 3)
+    ahead = timezone.now() + dt.timedelta(days=3650)
+    past = timezone.now() - dt.timedelta(days=10)
+    ProcessingLogFactory.create_batch(3, created_at=ahead, updated_at=ahead)
+    ProcessingLogFactory.create(created_at=past, updated_at=past)
+    OutboxMessageFactory.create_batch(3, dispatched=True, created_at=ahead)
+    OutboxMessageFactory.create(dispatched=True, settled_at=now() - 72 * HOUR)
+    told = archiver(minimum_age=dt.timedelta(hours=24), log_minimum_age=86400).survey()
+    assert (told.archived, told.pruned_log) == (1, 1)
+
+
+def test_an_archiver_whose_clock_is_ahead_prunes_nothing_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    OutboxMessageFactory.create(dispatched=True)
+    ProcessingLogFactory.create()
+    ahead = timezone.now() + dt.timedelta(days=3650)
+    monkeypatch.setattr(timezone, "now", lambda: ahead)
+    archiver(minimum_age=86400, log_minimum_age=86400).tick()
+    assert OutboxMessage.objects.count() == ProcessingLog.objects.count() == 1
+
+
+@pytest.fixture
+def reference() -> Iterator[Any]:
+    """A function that makes a model of the project with a foreign key to one of ours."""
+    made = []
+
+    def make(to: type[models.Model], **options: Any) -> Any:
+        key = models.ForeignKey(to, on_delete=models.CASCADE, related_name="+", **options)
+        meta = type("Meta", (), {"app_label": "shop"})
+        names = {"ours": key, "Meta": meta, "__module__": __name__}
+        made.append(type("Reference", (models.Model,), names))
+        with connection.schema_editor() as editor:
+            editor.create_model(made[0])
+        return made[0]
+
+    yield make
+    with connection.schema_editor() as editor:
+        editor.delete_model(made[0])
+    del apps.all_models["shop"]["reference"]
+    apps.clear_cache()
+
+
+@pytest.mark.parametrize("column", ["id", "message_id"])
+def test_a_message_to_which_the_project_refers_stays_and_stops_nobody(
+    reference: Any, package_log: pytest.LogCaptureFixture, column: str
+) -> None:
+    sent = OutboxMessageFactory.create_batch(3, dispatched=True)
+    dead = OutboxMessageFactory.create(dead=True, settled_at=now() - HOUR)
+    model = reference(OutboxMessage, to_field=column)
+    rows = [model.objects.create(ours=message) for message in (sent[1], dead)]
+    work = archiver(dead_minimum_age=0)
+    work.tick()
+    assert set(OutboxMessage.objects.values_list("id", flat=True)) == {sent[1].id, dead.id}
+    assert "refers stay where they are: shop.Reference.ours" in package_log.text
+    for row in rows:
+        row.delete()
+    work.tick()
+    assert not OutboxMessage.objects.exists()
+    assert (work.tally.archived, work.tally.pruned_dead) == (3, 1)
+
+
+def test_a_log_entry_to_which_the_project_refers_stays_and_stops_nobody(reference: Any) -> None:
+    past = timezone.now() - dt.timedelta(days=10)
+    entries = ProcessingLogFactory.create_batch(3, created_at=past, updated_at=past)
+    reference(ProcessingLog).objects.create(ours=entries[1])
+    archiver(log_minimum_age=86400).tick()
+    assert ProcessingLog.objects.get() == entries[1]
+
+
+def test_a_reference_that_no_database_defends_keeps_nothing(reference: Any) -> None:
+    message = OutboxMessageFactory.create(dispatched=True)
+    reference(OutboxMessage, db_constraint=False).objects.create(ours=message)
+    archiver().tick()
+    assert not OutboxMessage.objects.exists()
 
 
 def test_survey_tells_and_changes_nothing() -> None:
