@@ -27,7 +27,6 @@ T = TypeVar("T")
 DAMAGED = 0
 _NEVER = to_microseconds(dt.datetime(9998, 1, 1, tzinfo=dt.UTC))
 DEAD = 30
-DEAD = 30
 
 
 class Step(NamedTuple):
