@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 
 from django_outbox_lock import keys
 from django_outbox_lock.conf import DEFAULT_ALIAS
-from django_outbox_lock.locking import locks, refusal
+from django_outbox_lock.locking import already_entered, locks, refusal
 from django_outbox_lock.polling import Polling
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class lock_all:  # noqa: N801 (called like a function)
                     raise
             for handle in handles.values():
                 handle.ensure_held()  # while the others were waited for
+            if self._held is not None:
+                raise already_entered(self)
             self._held = held.pop_all()
         return [handles[resource] for resource in self.resources]
 
@@ -83,6 +85,8 @@ class lock_all:  # noqa: N801 (called like a function)
                 handles[resource] = await held.enter_async_context(handle)
             for handle in handles.values():
                 await sync_to_async(handle.ensure_held)()
+            if self._aheld is not None:
+                raise already_entered(self)
             self._aheld = held.pop_all()
         return [handles[resource] for resource in self.resources]
 

@@ -190,7 +190,11 @@ class lock:  # noqa: N801 (called like a function)
         handle = await backend.aobtain(self.resource, timeout=self.timeout)
         if handle is None:
             raise await sync_to_async(refusal)(self.using, self.resource, timeout=self.timeout)
-        return self._entered(handle)
+        try:
+            return self._entered(handle)
+        except BaseException:
+            await handle.arelease()
+            raise
 
     async def __aexit__(
         self,
@@ -203,6 +207,8 @@ class lock:  # noqa: N801 (called like a function)
             await handle.__aexit__(kind, error, traceback)
 
     def _entered(self, handle: LockHandle) -> LockHandle:
+        if self._handle is not None:
+            raise already_entered(self)
         handle.hold_at_least(self.minimum_hold)
         if self.maximum_hold is not None:
             handle.hold_at_most(self.maximum_hold)
@@ -212,6 +218,12 @@ class lock:  # noqa: N801 (called like a function)
             handle.on_risk(self.on_risk)
         self._handle = handle
         return handle
+
+
+def already_entered(held: object) -> RuntimeError:
+    """The first block has lost its lock and is not over: it would release the second one's."""
+    kind = type(held).__name__
+    return RuntimeError(f"This {kind}() is in a block already: give each block one of its own.")
 
 
 def refusal(
@@ -272,6 +284,9 @@ def single_instance(
     make()  # a wrong time is told where it is written
 
     def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function.__qualname__} is a generator: it would run after the lock.")
+
         @functools.wraps(function)
         def single(*args: P.args, **kwargs: P.kwargs) -> R | None:
             held = make()

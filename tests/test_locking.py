@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 from django.test import override_settings
 
@@ -15,11 +16,12 @@ from django_outbox_lock import InvalidSettings, LockLost, LockNotObtained, LockU
 from django_outbox_lock.backends.locks.base import ProbeResult
 from django_outbox_lock.backends.locks.lease import LeaseTableLock
 from django_outbox_lock.backends.locks.memory import MemoryLock
+from django_outbox_lock.composite import lock_all
 from django_outbox_lock.conf import BackendSettings
 from django_outbox_lock.locking import lock, locks, single_instance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["django_outbox_lock"])
 
@@ -51,6 +53,12 @@ class Unreachable(LeaseTableLock):
         if not self.answers:
             raise LockUnavailable("no route to host")
         return self.answers[0]
+
+
+def lose(resource: str) -> None:
+    handle = locks["default"]._own(resource)
+    assert handle is not None
+    handle.lose("for the test")
 
 
 @pytest.fixture(autouse=True)
@@ -269,9 +277,55 @@ def test_the_functions_own_refusal_is_not_taken_for_a_busy_lock() -> None:
 def test_a_function_that_lost_its_lock_raises() -> None:
     @single_instance("nightly-report")
     def report() -> None:
-        handle = locks["default"]._own("nightly-report")
-        assert handle is not None
-        handle.lose("for the test")
+        lose("nightly-report")
 
     with pytest.raises(LockLost):
         report()
+
+
+@pytest.mark.parametrize("make", [lock, lock_all])
+def test_what_is_in_a_block_that_lost_its_lock_serves_no_second_one(
+    make: Callable[..., Any],
+) -> None:
+    """The end of the first one would release the lock of the second, and nobody would be told."""
+    nightly = make("nightly-report", timeout=5)
+    nightly.__enter__()
+    lose("nightly-report")
+    with pytest.raises(RuntimeError, match="in a block already"):
+        nightly.__enter__()
+    assert len(locks["default"]._held) == 0
+    with pytest.raises(LockLost):
+        nightly.__exit__(None, None, None)
+    with nightly:
+        pass
+
+
+@pytest.mark.parametrize("make", [lock, lock_all])
+def test_what_is_in_a_coroutine_that_lost_its_lock_serves_no_second_one(
+    make: Callable[..., Any],
+) -> None:
+    nightly = make("nightly-report", timeout=5)
+
+    async def scenario() -> None:
+        async with nightly:
+            await sync_to_async(lose)("nightly-report")
+            with pytest.raises(RuntimeError, match="in a block already"):
+                await nightly.__aenter__()
+            assert len(locks["default"]._held) == 0
+
+    with pytest.raises(LockLost):
+        async_to_sync(scenario)()
+
+
+def test_a_generator_is_refused_where_it_is_decorated() -> None:
+    """Its body would run after the release, and a call that is refused gives None to iterate."""
+
+    def pages() -> Iterator[int]:
+        yield 1
+
+    async def apages() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (pages, apages):
+        with pytest.raises(TypeError, match="pages is a generator"):
+            single_instance("nightly-report")(function)
