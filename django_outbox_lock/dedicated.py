@@ -52,7 +52,7 @@ class LockSession:
         self._alias = alias
         self._options = options
         self._prepare = prepare
-        self._mutex = threading.RLock()
+        self._turn = _Turn()
         self._wrapper: BaseDatabaseWrapper | None = None
         self._raw: Any = None
 
@@ -68,23 +68,22 @@ class LockSession:
         Raises ``LockUnavailable`` when it stays busy for ``timeout`` seconds or cannot be opened,
         and ``SessionLost``, after closing it, when it turns out to be dead.
         """
-        if not self._mutex.acquire(timeout=timeout):
-            raise LockUnavailable(f"The lock session of {self._alias!r} is busy.")
-        try:
+        with self._turn.taken(timeout) as alone:
+            if not alone:
+                raise LockUnavailable(f"The lock session of {self._alias!r} is busy.")
             wrapper = self._wrapper or self._open()
             try:
                 self._refuse_replaced(wrapper)
                 yield wrapper
             except (DatabaseError, InterfaceError) as error:
                 self._raise_if_lost(error)
+                self._close_if_unfit(error)
                 raise
             finally:
                 if self._wrapper is None:  # closed by a thread that could not wait for us
                     self._discard(wrapper)
             if self._wrapper is not wrapper:
                 raise SessionLost(f"The lock session of {self._alias!r} was closed meanwhile.")
-        finally:
-            self._mutex.release()
 
     def close(self) -> None:
         """End the session, and so every lock that it holds, without waiting for its user.
@@ -96,22 +95,17 @@ class LockSession:
         self._wrapper = self._raw = None
         if wrapper is None:
             return
-        if self._mutex.acquire(blocking=False):
-            try:
+        with self._turn.taken() as alone:
+            if alone:
                 self._discard(wrapper)
-            finally:
-                self._mutex.release()
-        else:
-            _shut_down(raw)
+            else:
+                _shut_down(raw)
 
     def close_if_unused(self) -> None:
         """End the session unless it holds a lock or somebody is about to take one."""
-        if self._mutex.acquire(blocking=False):
-            try:
-                if not self.keys:
-                    self.close()
-            finally:
-                self._mutex.release()
+        with self._turn.taken() as alone:
+            if alone and not self.keys:
+                self.close()
 
     def disown(self) -> None:
         """In a forked child: let go of the parent's session without a word to the server."""
@@ -151,11 +145,48 @@ class LockSession:
             self.close()
             raise SessionLost(f"The lock session of {self._alias!r} ended: {error}") from error
 
+    def _close_if_unfit(self, error: Exception) -> None:
+        """Of a server that was read-only when it began, or is a primary no longer, it stays so."""
+        if not self.keys and not dberrors.is_transient(error):
+            self.close()
+
     def _discard(self, wrapper: BaseDatabaseWrapper) -> None:
         self.keys.clear()
         # Whatever a driver says of a session that may be dead already: it is to be closed.
         with contextlib.suppress(Exception):
             wrapper.close()
+
+
+class _Turn:
+    """A mutex that is free again after its block, wherever a signal's handler has raised.
+
+    That may be right after the mutex was acquired, before anybody could note it. So at the end the
+    mutex itself is asked, which refuses whoever does not have it.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.RLock()
+        self._user: int | None = None
+
+    @contextlib.contextmanager
+    def taken(self, timeout: float = 0.0) -> Iterator[bool]:
+        """Whether this thread is alone in the block: it was so already, or is within seconds."""
+        me = threading.get_ident()
+        if self._user == me:
+            yield True
+            return
+        try:
+            alone = self._mutex.acquire(timeout=timeout)
+            if alone:
+                self._user = me
+            yield alone
+        finally:
+            if self._user == me:
+                self._user = None
+            try:  # noqa: SIM105 (a call more is a moment more for a signal's handler)
+                self._mutex.release()
+            except RuntimeError:
+                pass  # this thread did not get it
 
 
 def dedicated_connection(alias: str, options: dict[str, Any]) -> BaseDatabaseWrapper:

@@ -16,6 +16,8 @@ from django_outbox_lock.backends.locks.lease import LeaseTableLock
 from django_outbox_lock.backends.locks.mysql import MySQLLock
 from django_outbox_lock.backends.locks.postgresql import PostgreSQLLock
 from django_outbox_lock.backends.locks.redis import RedisLock
+from django_outbox_lock.dedicated import LockSession
+from django_outbox_lock.testing.lock_items.base import in_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -285,3 +287,43 @@ def test_an_interrupted_entrance_of_a_single_instance(monkeypatch: pytest.Monkey
             single_instance("nightly-report")(lambda: None)()
     assert len(room._held) == 0
     locks.close()
+
+
+class Interrupted:
+    """A mutex that is acquired, and then a signal's handler raises, once."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.RLock()
+        self._calm = False
+
+    def acquire(self, *, timeout: float) -> bool:
+        acquired = self._mutex.acquire(timeout=timeout)
+        if not self._calm:
+            self._calm = True
+            raise InterruptError
+        return acquired
+
+    def release(self) -> None:
+        self._mutex.release()
+
+
+@pytest.mark.parametrize(
+    "ask", [LockSession.close_if_unused, lambda session: session.use(PATIENCE).__enter__()]
+)
+def test_an_interrupted_wait_for_a_session_leaves_it_to_other_threads(
+    ask: Callable[[LockSession], object],
+) -> None:
+    """Between the acquisition and whatever could note it."""
+    session = LockSession("default", {}, lambda _: "1")
+    session._turn._mutex = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(InterruptError):
+        ask(session)
+    used: list[bool] = []
+
+    def use() -> None:
+        with session.use(PATIENCE):
+            used.append(True)
+
+    in_threads([use])
+    assert used
+    session.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ from django.db import DatabaseError, close_old_connections, connection, connecti
 
 from django_outbox_lock import fence, keys, signals
 from django_outbox_lock.backends.locks.postgresql import PostgreSQLLock
+from django_outbox_lock.backends.locks.redis import RedisLock
 from django_outbox_lock.exceptions import InvalidSettings, LockUnavailable
 from django_outbox_lock.holder import LockState
 from django_outbox_lock.testing.locks import LockContract
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from django_outbox_lock.backends.locks.handle import LockHandle
     from tests.conftest import WaitUntil
     from tests.locks.conftest import AddAlias, Make
+    from tests.servers import Server
     from tests.servers.postgresql import PostgreSQL
 
 pytestmark = [
@@ -457,3 +460,23 @@ def test_force_release_ends_no_innocent_session(backend: PostgreSQLLock, make: M
     query("UPDATE django_outbox_lock_lock SET session_id = %s", str(mine))
     assert postgresql(make).force_release(RESOURCE, handle.token, by="admin")
     assert query("SELECT pg_backend_pid()") == [(mine,)]
+
+
+@pytest.mark.server("redis")
+@pytest.mark.parametrize("native", [True, False], ids=["the lock's", "the registry's"])
+def test_a_session_that_began_read_only_is_given_up(
+    make: Make, running_server: Callable[[str], Server], *, native: bool
+) -> None:
+    """It stays so for its whole life, and whoever waits would never let it die of idleness."""
+    store = {"url": running_server("redis").url, "namespace": uuid.uuid4().hex}
+    backend = make(PostgreSQLLock) if native else make(RedisLock, **store)
+    name = connection.ops.quote_name(str(connection.settings_dict["NAME"]))
+    query(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    try:
+        with pytest.raises(LockUnavailable, match="read-only"):
+            backend.obtain(RESOURCE)
+    finally:
+        query(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    handle = backend.obtain(RESOURCE)
+    assert handle is not None
+    assert handle.release()

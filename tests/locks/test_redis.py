@@ -13,6 +13,7 @@ from django_outbox_lock import fence
 from django_outbox_lock.backends.locks.redis import RedisLock
 from django_outbox_lock.exceptions import LockLost, LockUnavailable
 from django_outbox_lock.testing.lock_items.base import SLACK
+from tests.chaos.proxy import Proxy
 from tests.locks.storefaults import StoreFaults
 from tests.locks.stores import StoreContract
 
@@ -110,6 +111,29 @@ class TestOnAServerOfItsOwn:
             pass
         assert not room.renew(handle)
         assert handle.lost
+
+    @pytest.mark.parametrize("stale", ["yes", "no"], ids=["READONLY", "MASTERDOWN"])
+    def test_a_primary_that_becomes_a_replica_and_keeps_its_connections(
+        self, private_server: PrivateServer, rooms: Rooms, stale: str
+    ) -> None:
+        """They are given up: the address leads to the new primary by then."""
+        old = private_server("redis", settings={"replica-serve-stale-data": stale})
+        new = private_server("redis")
+        with Proxy(old.port) as proxy, redis.Redis.from_url(old.url) as client:
+            room = rooms(url=proxy.through(old.url))
+            handle = room.obtain("nightly-report")
+            assert handle is not None
+            proxy.target = new.port
+            # Nobody is there to be copied from, so that it goes on answering as it is.
+            client.replicaof("127.0.0.1", proxy.port if stale == "yes" else 1)
+            with pytest.raises(LockUnavailable):
+                room.renew(handle)
+            assert not room.renew(handle)  # the new one has no copy of it
+            assert handle.lost
+            successor = room.obtain("nightly-report")
+            assert successor is not None
+            assert successor.release()
+            client.replicaof("no", "one")
 
     @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
     def test_eviction_is_warned_of(

@@ -16,7 +16,7 @@ from django_outbox_lock.exceptions import LockUnavailable
 try:
     import redis
     from redis.backoff import NoBackoff
-    from redis.exceptions import RedisClusterException
+    from redis.exceptions import MasterDownError, ReadOnlyError, RedisClusterException
     from redis.retry import Retry
 except ImportError as error:
     raise ImportError(
@@ -44,6 +44,8 @@ if not held or string.sub(held, 1, string.len(ARGV[1])) ~= ARGV[1] then return 0
 return redis.call('DEL', KEYS[1])
 """
 _ID_LENGTH = 32
+# What a server says that has become a replica. It may leave the connections to it open.
+_PRIMARY_NO_LONGER = (ReadOnlyError, MasterDownError)
 # What redis-py would read from the URL's query, and would prefer to what we tell it.
 _NOT_IN_URL = frozenset(
     {"retry", "retry_on_error", "retry_on_timeout", "socket_connect_timeout", "socket_timeout"}
@@ -150,7 +152,11 @@ class RedisLock(StoreLockBackend):
 
     def _run(self, script: str, key: str, *arguments: object) -> bool:
         with _telling():
-            return int(self._client.eval(script, 1, key, *arguments)) == 1
+            try:
+                return int(self._client.eval(script, 1, key, *arguments)) == 1
+            except _PRIMARY_NO_LONGER:
+                self.disconnect()  # the next request goes where the URL leads by now
+                raise
 
     def _eviction_policy(self) -> str:
         with _telling():
