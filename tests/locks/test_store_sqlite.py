@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from django.core import checks
 from django.db import transaction
 from django.db.transaction import TransactionManagementError
+from django.test import override_settings
 
 from django_outbox_lock import locking
 from django_outbox_lock.backends.locks.store import Owner, StoreLockBackend
-from django_outbox_lock.conf import BackendSettings
+from django_outbox_lock.conf import BackendSettings, outbox_settings
 from django_outbox_lock.exceptions import InvalidSettings
 from django_outbox_lock.models import Lock
 from django_outbox_lock.testing.lock_items.base import SLACK
@@ -93,6 +94,26 @@ def test_a_namespace_is_needed(make: Make) -> None:
     assert isinstance(error, checks.Error)
     assert error.id == "django_outbox_lock.E009"
     assert make(Shelf, namespace="any").check() == []
+
+
+def test_two_outboxes_need_two_namespaces() -> None:
+    """With one, the sweeper of one alias would never let that of the other begin."""
+    dotted = f"{Shelf.__module__}.{Shelf.__qualname__}"
+
+    def errors(*names: str, **options: Any) -> list[str]:
+        given: tuple[dict[str, Any], ...] = ({}, options)
+        outboxes = {
+            alias: {"LOCK": {"BACKEND": dotted, "OPTIONS": {"namespace": name, **others}}}
+            for alias, name, others in zip(("default", "other"), names, given, strict=True)
+        }
+        with override_settings(OUTBOX_LOCK=outboxes):
+            room = locking.build("default", outbox_settings("default").lock)
+            return [f"{error.id}: {error.msg}" for error in room.check()]
+
+    (error,) = errors("shop", "shop", lease=30)
+    assert error.startswith("django_outbox_lock.E009")
+    assert "that of 'other', too" in error
+    assert errors("shop", "archive") == []
 
 
 def test_nothing_to_provision(room: Shelf) -> None:

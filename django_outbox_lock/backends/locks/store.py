@@ -20,7 +20,7 @@ from django.core import checks
 from django.db import Error, connections
 from django.db.transaction import TransactionManagementError
 
-from django_outbox_lock import dberrors, fence, keys, process, transactions
+from django_outbox_lock import conf, dberrors, fence, keys, process, transactions
 from django_outbox_lock.backends.locks.base import BaseLockBackend, Grant, ProbeResult
 from django_outbox_lock.checked import flag
 from django_outbox_lock.dedicated import LockSession, SessionLost
@@ -47,6 +47,7 @@ GARBLED = (ValueError, TypeError, LookupError, AttributeError)
 ROW_WAIT = 2.0
 REGISTRY_WAIT = ROW_WAIT + 3
 _REMEMBERED_TOKENS = 1024
+_NO_PLACE = frozenset({"lease", "leave_to_expire", "session_using", "timeout"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +193,27 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
         )
 
     def check(self) -> list[checks.CheckMessage]:
-        """E009: a store outside the database needs a namespace."""
-        if self.namespace:
+        """E009: a store outside the database needs a namespace, and each outbox one of its own."""
+        option = f"OUTBOX_LOCK[{self.alias!r}]['LOCK']['OPTIONS']['namespace']"
+        rivals = self._rivals() if self.namespace else []
+        if rivals:
+            text = f"{option} is that of {rivals[0]!r}, too: their locks shut each other out."
+        elif not self.namespace:
+            text = f"{option} is empty, but the store may be shared with others."
+        else:
             return []
-        text = (
-            f"OUTBOX_LOCK[{self.alias!r}]['LOCK']['OPTIONS']['namespace'] is empty, but the store "
-            "may be shared with others."
-        )
         hint = (
-            "Give a name that is unique to this application and environment, for example "
+            "Give a name that is unique to this outbox and environment, for example "
             "'shop-production'. (docs: checks.html#e009)"
         )
         return [checks.Error(text, hint=hint, id="django_outbox_lock.E009")]
+
+    def _rivals(self) -> list[str]:
+        """The aliases whose sweepers would find their locks held by this outbox's, for ever."""
+        settings = {alias: conf.outbox_settings(alias).lock for alias in conf.outbox_aliases()}
+        places = {alias: _place(lock) for alias, lock in settings.items() if lock.backend}
+        mine = places.pop(self.alias, None)
+        return [alias for alias, place in places.items() if place == mine]
 
     def _seen(self, resource: str, key: str) -> int:
         """The token before the store is asked, or one that was the last some time before."""
@@ -301,6 +311,12 @@ class StoreLockBackend(BaseLockBackend, abc.ABC):
 
 class _RowBusyError(Exception):
     """Somebody else had the registry's row for longer than ``ROW_WAIT``."""
+
+
+def _place(settings: conf.BackendSettings) -> object:
+    """Where the leases are, as far as the settings tell."""
+    options = settings.options.items()
+    return settings.backend, {name: value for name, value in options if name not in _NO_PLACE}
 
 
 def _limit_waits(cursor: CursorWrapper) -> str:
