@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 import traceback
+from concurrent import futures
 from pathlib import Path
 
+from asgiref import sync
+
 LIMIT = 2000
-_PACKAGE = str(Path(__file__).parent)
+# This package, and what carries the error of an asynchronous handler to it.
+_NOBODYS = tuple(str(Path(file).parent) for file in (__file__, sync.__file__, futures.__file__))
 # Up to the last "@": whoever has not encoded a password shall not read the rest of it here.
 _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)\S+@")
 
@@ -37,7 +41,7 @@ def place(error: BaseException) -> str:
     Empty for an error that was never raised. Without it nobody finds ``KeyError: 'number'``.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    theirs = [frame for frame in frames if not frame.filename.startswith(_NOBODYS)]
     places = [f"{Path(f.filename).name}:{f.lineno} in {f.name}" for f in theirs]
     return " ... ".join(dict.fromkeys([*places[:1], *places[-1:]]))
 

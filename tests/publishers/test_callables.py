@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import threading
 from concurrent.futures import Future
@@ -120,6 +121,14 @@ def test_the_reason_tells_where_it_was_raised() -> None:
 
     reason = outcome_of(look_up).reason
     assert re.fullmatch(r"KeyError: 'number' \(test_callables\.py:\d+ in look_up\)", reason)
+
+
+def test_the_reason_tells_where_an_asynchronous_handler_raised() -> None:
+    async def look_up(envelope: Envelope) -> None:
+        json.loads(envelope.headers.get("x", ""))
+
+    reason = outcome_of(look_up).reason
+    assert re.search(r"\(test_callables\.py:\d+ in look_up \.\.\. decoder\.py:\d+ in", reason)
 
 
 def test_exception_that_cannot_be_printed_is_a_retry() -> None:
