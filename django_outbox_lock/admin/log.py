@@ -70,8 +70,7 @@ class ProcessingLogAdmin(ReadOnlyAdmin):
 
     @admin.display(description=_("status"))
     def shown_status(self, entry: ProcessingLog) -> str:
-        status = ProcessingLog.Status(entry.status)
-        return shown.badge(_BADGES[status], status.label)
+        return shown.choice(_BADGES, ProcessingLog.Status, entry.status)
 
     @admin.display(description=_("key"))
     def shown_key(self, entry: ProcessingLog) -> str:

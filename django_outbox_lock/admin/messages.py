@@ -68,8 +68,7 @@ class OutboxMessageAdmin(MessageActions, ImmutableMessageAdmin):
 
     @admin.display(description=_("state"))
     def shown_state(self, message: OutboxMessage) -> str:
-        state = OutboxMessage.State(message.state)
-        return shown.badge(_BADGES[state], state.label)
+        return shown.choice(_BADGES, OutboxMessage.State, message.state)
 
     @admin.display(description=_("id"))
     def shown_id(self, message: OutboxMessage) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.utils import formats, timezone
 from django.utils.html import format_html
@@ -15,7 +15,9 @@ from django_outbox_lock.querysets.parking import BEHIND_TOPIC, PARKED
 
 if TYPE_CHECKING:
     import datetime as dt
+    from collections.abc import Mapping
 
+    from django.db.models import Choices
     from django.utils.functional import _StrPromise
 
 NOTHING = "\N{EN DASH}"
@@ -27,6 +29,14 @@ _DAY = 24 * 60 * 60
 def badge(kind: str, text: str | _StrPromise) -> str:
     """A state as a word in a coloured frame; ``kind`` chooses the colour."""
     return format_html('<span class="outbox-badge outbox-{}">{}</span>', kind, text)
+
+
+def choice(kinds: Mapping[Any, str], choices: type[Choices], value: object) -> str:
+    """A state of ``choices`` in its colour; one that this version does not know, as stored."""
+    if value not in choices.values:
+        return badge("bad", str(value))
+    chosen: Any = choices(value)
+    return badge(kinds[chosen], chosen.label)
 
 
 def quiet(text: str) -> str:
@@ -47,11 +57,17 @@ def shortened(text: str, length: int = SHORT) -> str:
 
 
 def moment(when: dt.datetime | int | None) -> str:
-    """To the second, in the current time zone; a number is microseconds since 1970 UTC."""
+    """To the second, in the current time zone; a number is microseconds since 1970 UTC.
+
+    One that no calendar has, as only a hand can write it, is shown as the number.
+    """
     if when is None:
         return NOTHING
     if isinstance(when, int):
-        when = to_datetime(when)
+        try:
+            when = to_datetime(when)
+        except OverflowError:
+            return str(when)
     if timezone.is_aware(when):
         with contextlib.suppress(OverflowError):  # the last hours of the year 9999
             when = timezone.localtime(when)

@@ -122,8 +122,7 @@ class TopicStateAdmin(ReadOnlyAdmin):
     def shown_breaker(self, topic: TopicState) -> str:
         if topic.unroutable_since is not None:
             return shown.badge("waiting", gettext("no route"))
-        breaker = TopicState.Breaker(topic.breaker)
-        return shown.badge(_BADGES[breaker], breaker.label)
+        return shown.choice(_BADGES, TopicState.Breaker, topic.breaker)
 
     @admin.display(description=_("next try"))
     def shown_open_until(self, topic: Any) -> str:

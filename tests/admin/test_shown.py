@@ -64,6 +64,11 @@ def test_a_moment_that_no_clock_here_can_tell_is_in_utc() -> None:
         assert shown.moment(last) == "9999-12-31 23:59:59"
 
 
+@pytest.mark.parametrize("beyond", [2**63 - 1, -(2**63)])
+def test_a_moment_that_no_calendar_has_is_its_number(beyond: int) -> None:
+    assert shown.moment(beyond) == str(beyond)
+
+
 @pytest.mark.parametrize("text", ["short", "x" * shown.SHORT])
 def test_short_texts_stay(text: str) -> None:
     assert shown.shortened(text) == text
