@@ -28,6 +28,18 @@ def at_least(name: str, value: object, least: float) -> float:
     return _at_most(name, value, LONGEST)
 
 
+def seconds(name: str, value: object) -> float:
+    """``value`` if it is a number of seconds, 0 or more or without end.
+
+    Raises ``TypeError`` for what is no number, ``ValueError`` for one below 0 and for NaN.
+    """
+    if not is_number(value):
+        raise TypeError(f"{name} must be a number of seconds, not {value!r}.")
+    if not value >= 0:
+        raise ValueError(f"{name} must be 0 seconds or more, not {value!r}.")
+    return value
+
+
 def count(name: str, value: object, least: int = 1, most: int | None = None) -> int:
     """``value`` if it is a whole number in the bounds; raises ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

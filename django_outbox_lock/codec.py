@@ -28,11 +28,13 @@ class ExactEncoder(DjangoJSONEncoder):
         return super().default(o)
 
 
-def encode_body(payload: object, content_type: str | None = None) -> tuple[bytes, str]:
+def encode_body(
+    payload: object, content_type: str | None = None, *, name: str = "payload"
+) -> tuple[bytes, str]:
     """The body and its content type: bytes stay as they are, everything else becomes JSON.
 
     ``content_type`` names the format of bytes (default ``application/octet-stream``); for JSON it
-    may be any media type of JSON (``application/vnd.shop.order+json``).
+    may be any media type of JSON (``application/vnd.shop.order+json``). Errors call it ``name``.
 
     Raises ``PublishError`` for what JSON or UTF-8 cannot carry (NaN, lone surrogates, unknown
     types, circular structures) and for a content type that the body would not have.
@@ -46,7 +48,7 @@ def encode_body(payload: object, content_type: str | None = None) -> tuple[bytes
             f"content_type {content_type!r} goes with a payload of bytes: "
             f"this one ({type(payload).__name__}) is written as JSON."
         )
-    return _json(payload), content_type or JSON
+    return _json(payload, name), content_type or JSON
 
 
 def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -95,16 +97,16 @@ def check_text(field: str, value: object, *, limit: int | None = None) -> str:
     return value[:]
 
 
-def _json(payload: object) -> bytes:
+def _json(payload: object, name: str) -> bytes:
     try:
         text = json.dumps(
             payload, cls=ExactEncoder, allow_nan=False, ensure_ascii=False, separators=(",", ":")
         )
         return text.encode()
     except UnicodeEncodeError as error:
-        raise PublishError("payload has half of a surrogate pair in a string.") from error
+        raise PublishError(f"{name} has half of a surrogate pair in a string.") from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise PublishError(f"payload cannot be written as JSON: {error}.") from error
+        raise PublishError(f"{name} cannot be written as JSON: {error}.") from error
 
 
 def _is_json(content_type: str) -> bool:

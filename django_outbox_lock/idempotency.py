@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from django.db import router
 
 from django_outbox_lock import codec, delivery
+from django_outbox_lock.checked import seconds
 from django_outbox_lock.delivery import Delivery
 from django_outbox_lock.envelope import Envelope
 from django_outbox_lock.exceptions import (
@@ -55,9 +56,13 @@ class Entry:
     @result.setter
     def result(self, value: Any) -> None:
         try:
-            self.encoded = None if value is None else codec.encode_body(value)
+            self.encoded = (
+                None
+                if value is None
+                else codec.encode_body(value, name=f"The result of {self.key!r}")
+            )
         except PublishError as error:
-            raise ValueError(f"The result of {self.key!r} cannot be stored: {error}") from error
+            raise ValueError(str(error)) from error
         self._result = value
 
 
@@ -81,10 +86,12 @@ def process_once(
 
     Raises ``AlreadyProcessed`` before the body runs, when a delivery of the message has succeeded;
     ``ProcessingBusy`` when the wait was too short or the database gave the transaction up
-    (deadlock, serialization failure, lock time-out): have the message delivered again.
+    (deadlock, serialization failure, lock time-out): have the message delivered again;
+    ``TypeError`` or ``ValueError`` for a wrong argument, which they name.
     """
     from django_outbox_lock.processing import Processing
 
+    seconds("wait", wait)
     given = Delivery.of(consumer, message, correlation_id)
     alias = using or _write_alias()
     with _locked(given, alias, wait) if lock else nullcontext():
@@ -123,10 +130,11 @@ def idempotent(
 ) -> Callable[[Callable[Concatenate[M, P], R]], Callable[Concatenate[M, P], R | Any]]:
     """``run_once`` as a decorator: the function's first argument is the message.
 
-    The options are those of ``process_once``. Raises ``TypeError`` for what would run after the
-    transaction: coroutine functions and generators.
+    The options are those of ``process_once``; a wrong ``consumer`` or ``wait`` is told here. Raises
+    ``TypeError`` for what would run after the transaction: coroutine functions and generators.
     """
     delivery.check("consumer", consumer, delivery.CONSUMER_LIMIT)
+    seconds("wait", wait)
 
     def decorate(func: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R | Any]:
         _refuse_asynchronous(func)

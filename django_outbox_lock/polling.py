@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from django.db import connections
 
-from django_outbox_lock.checked import at_least, positive
+from django_outbox_lock.checked import at_least, positive, seconds
 from django_outbox_lock.retry import Backoff
 
 if TYPE_CHECKING:
@@ -26,10 +26,7 @@ class Polling:
     """
 
     def __init__(self, timeout: float) -> None:
-        if not isinstance(timeout, int | float):
-            raise TypeError(f"timeout must be a number of seconds, not {timeout!r}.")
-        if not timeout >= 0:
-            raise ValueError(f"timeout must be 0 seconds or more, not {timeout!r}.")
+        seconds("timeout", timeout)
         self._begin = time.monotonic()
         self._end = self._begin + timeout
         self._tries = 0

@@ -200,7 +200,7 @@ def test_a_result_that_cannot_be_stored_undoes_the_effect() -> None:
         charge()
         return object()
 
-    with pytest.raises(ValueError, match="result of 'm-1'"):
+    with pytest.raises(ValueError, match=r"^The result of 'm-1' cannot be written as JSON: "):
         run_once("billing", "m-1", body)
     assert not Order.objects.exists()
     assert entry().status == "failed"
@@ -410,6 +410,17 @@ def test_bad_arguments_are_named(
 ) -> None:
     with pytest.raises(error, match=words), process_once(consumer, message):
         pytest.fail("the body ran")
+
+
+@pytest.mark.parametrize(
+    ("wait", "error"),
+    [(-1, ValueError), (float("nan"), ValueError), ("5", TypeError), (None, TypeError)],
+)
+def test_a_wait_that_nobody_can_wait_is_named(wait: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="wait must be"), process_once("billing", "m-1", wait=wait):
+        pytest.fail("the body ran")
+    with pytest.raises(error, match="wait must be"):
+        idempotent(consumer="billing", wait=wait)
 
 
 def test_what_stands_for_a_text_is_kept_as_the_text() -> None:

@@ -106,6 +106,22 @@ def test_a_release_without_a_token_is_refused(held: LockHandle) -> None:
     assert locks["default"].prove(held)
 
 
+def test_a_token_without_a_release_is_refused() -> None:
+    with pytest.raises(CommandError, match="--token needs --release"):
+        outbox("locks", "--token", "5")
+
+
+@pytest.mark.parametrize("every", ["-1", "0", "nan", "inf", "1e12"])
+def test_a_pause_for_which_nobody_can_sleep_is_refused(every: str) -> None:
+    with pytest.raises(CommandError, match="argument --watch: it must be"):
+        outbox("locks", "--watch", every)
+
+
+def test_a_release_of_what_is_no_name_is_refused() -> None:
+    with pytest.raises(CommandError, match="argument --release: resource must have 1 to 255 bytes"):
+        outbox("locks", "--release", "", "--token", "1")
+
+
 def test_after_a_restore_every_token_is_above_what_was_lost(held: LockHandle) -> None:
     """Invariant 4 holds for what the database keeps; a restore loses tokens that were issued."""
     assert "tokens of 1 resources were lifted" in outbox("locks", "--after-restore")

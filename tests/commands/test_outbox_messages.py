@@ -150,6 +150,13 @@ def test_keys_are_let_go_and_nothing_is_requeued() -> None:
     assert Hold.objects.get().head_id == 0
 
 
+@pytest.mark.parametrize("age", ["nan", "-1"])
+def test_an_age_that_no_message_has_is_refused(age: str) -> None:
+    """A probe that is never told "too old" would be worse than none."""
+    with pytest.raises(CommandError, match="--fail-if-older: it must be 0 seconds or more"):
+        outbox("status", "--fail-if-older", age)
+
+
 @pytest.mark.parametrize(
     "selection",
     [(), ("--all", "--topic", "a"), ("--topic", "a", "0197e0f2-7d0c-7c3a-9a51-6f0b8e2f3a44")],

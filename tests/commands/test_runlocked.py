@@ -196,11 +196,39 @@ def test_a_command_that_ends_too_soon(run_manage: RunManage) -> None:
 
 
 @once
-def test_wrong_limits(run_manage: RunManage) -> None:
-    run = ("runlocked", "nightly", "--maximum-hold", "0", "--", "check")
-    done = run_manage(*run, env=ENV, check=False)
+def test_limits_that_contradict_each_other(run_manage: RunManage) -> None:
+    limits = ("--minimum-hold", "3", "--maximum-hold", "2")
+    done = run_manage("runlocked", "nightly", *limits, "--", "check", env=ENV, check=False)
     assert done.returncode == 1
-    assert "maximum_hold must be a number above 0, not 0.0." in done.stderr
+    assert "maximum_hold (2 s) is below minimum_hold (3 s)." in done.stderr
+
+
+@once
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nightly", "--maximum-hold", "0"), "--maximum-hold: it must be a number above 0"),
+        (("nightly", "--minimum-hold", "-1"), "--minimum-hold: it must be 0 seconds or more"),
+        (("nightly", "--timeout", "-1"), "--timeout: it must be 0 seconds or more, not -1.0."),
+        (("nightly", "--timeout", "nan"), "--timeout: it must be 0 seconds or more, not nan."),
+        (("nightly", "--timeout", "soon"), "--timeout: invalid seconds value: 'soon'"),
+        (("nightly", "--grace", "nan"), "--grace: it must be 0 seconds or more, not nan."),
+        (("nightly", "--busy-exit-code", "256"), "--busy-exit-code: it must be at most 255"),
+        (("",), "NAME: resource must have 1 to 255 bytes, not 0."),
+        (("x" * 256,), "NAME: resource must have 1 to 255 bytes, not 256."),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: tuple[str, ...], words: str) -> None:
+    with pytest.raises(CommandError) as told:
+        call_command("runlocked", *arguments, "--", "check")
+    assert words in str(told.value)
+
+
+@once
+def test_a_wrong_argument_ends_with_status_2(run_manage: RunManage) -> None:
+    done = run_manage("runlocked", "nightly", "--timeout", "-1", "--", "check", check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
 
 
 @once

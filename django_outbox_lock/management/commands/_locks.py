@@ -14,6 +14,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django_outbox_lock import fence
 from django_outbox_lock.conf import outbox_settings
 from django_outbox_lock.locking import locks
+from django_outbox_lock.management.commands import _arguments
 from django_outbox_lock.management.commands._engine import refuse_missing_migrations
 from django_outbox_lock.management.commands._tables import holders_table
 from django_outbox_lock.management.commands._verb import Verb
@@ -34,14 +35,17 @@ class LocksVerb(Verb):
         parser.add_argument("--json", action="store_true", help="One JSON array, for programs.")
         parser.add_argument(
             "--watch",
-            type=float,
+            type=_arguments.pause,
             nargs="?",
             const=2.0,
             metavar="SECONDS",
             help="List again and again until Ctrl-C. Default: every %(const)s seconds.",
         )
         parser.add_argument(
-            "--release", metavar="RESOURCE", help="End the holder whose token is --token."
+            "--release",
+            metavar="RESOURCE",
+            type=_arguments.resource,
+            help="End the holder whose token is --token.",
         )
         parser.add_argument("--token", type=int, help="The token as it was listed.")
         parser.add_argument(
@@ -53,6 +57,8 @@ class LocksVerb(Verb):
     def run(self, options: dict[str, Any]) -> None:
         outbox_settings(self.database)  # an alias without an outbox needs no migration
         refuse_missing_migrations(self.database)
+        if options["token"] is not None and options["release"] is None:
+            raise CommandError("--token needs --release: the resource whose holder is to be ended.")
         if options["after_restore"]:
             count = fence.lift(self.database, _operator())
             self.stdout.write(f"The tokens of {count} resources were lifted; holders are fenced.")

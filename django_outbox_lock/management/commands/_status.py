@@ -14,6 +14,7 @@ from django_outbox_lock import registry
 from django_outbox_lock.conf import outbox_settings
 from django_outbox_lock.engines.archiver import Archiver
 from django_outbox_lock.engines.sweeper import Sweeper
+from django_outbox_lock.management.commands import _arguments
 from django_outbox_lock.management.commands._engine import refuse_missing_migrations
 from django_outbox_lock.management.commands._tables import holders_table, table
 from django_outbox_lock.management.commands._verb import Verb
@@ -47,7 +48,7 @@ class StatusVerb(Verb):
         parser.add_argument("--json", action="store_true", help="One JSON object, for programs.")
         parser.add_argument(
             "--fail-if-older",
-            type=float,
+            type=_arguments.seconds,
             metavar="SECONDS",
             help="Exit 1 when the oldest outstanding message is older.",
         )

@@ -11,6 +11,7 @@ from django.db import connections
 from django_outbox_lock.conf import outbox_settings
 from django_outbox_lock.exceptions import LockLost, LockNotObtained
 from django_outbox_lock.locking import lock, locks
+from django_outbox_lock.management.commands import _arguments
 from django_outbox_lock.management.commands._child import Child, program
 from django_outbox_lock.management.commands._engine import (
     add_database,
@@ -40,34 +41,39 @@ class Command(HeardOrNot):
         parser.usage = "%(prog)s NAME [options] -- COMMAND [arguments of COMMAND]"
         # On the instance: the class is not for a command to choose.
         parser.error = _with_hint(parser.error)  # type: ignore[assignment, method-assign]
-        parser.add_argument("name", metavar="NAME", help="Name of the lock.")
+        parser.add_argument(
+            "name", metavar="NAME", type=_arguments.resource, help="Name of the lock."
+        )
         parser.add_argument(
             "command", metavar="COMMAND", nargs="+", help="The command and its arguments, after --."
         )
         add_database(parser, "Alias of the database whose lock it is.")
         parser.add_argument(
-            "--timeout", type=float, default=0.0, help="Seconds to wait for the lock. Default: 0."
+            "--timeout",
+            type=_arguments.seconds,
+            default=0.0,
+            help="Seconds to wait for the lock. Default: 0.",
         )
         parser.add_argument(
             "--minimum-hold",
-            type=float,
+            type=_arguments.seconds,
             default=0.0,
             help="Seconds for which the lock is held at least, even if the command ends sooner.",
         )
         parser.add_argument(
             "--maximum-hold",
-            type=float,
+            type=_arguments.pause,
             help="Seconds after which the lock is given up and the command is ended.",
         )
         parser.add_argument(
             "--grace",
-            type=float,
+            type=_arguments.seconds,
             default=10.0,
             help="Seconds between SIGTERM and SIGKILL when the lock is lost. Default: %(default)s.",
         )
         parser.add_argument(
             "--busy-exit-code",
-            type=int,
+            type=_arguments.status,
             default=0,
             help="Exit code when somebody else holds the lock. Default: 0.",
         )
