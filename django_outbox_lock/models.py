@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_outbox_lock import querysets
 from django_outbox_lock.indexes import NotEmptyIndex, NotNullIndex
+from django_outbox_lock.querysets import states
 
 
 class ImmutableMessage(models.Model):
@@ -46,9 +47,9 @@ class OutboxMessage(ImmutableMessage):
     """
 
     class State(models.IntegerChoices):
-        OUTSTANDING = 10, _("outstanding")
-        DISPATCHED = 20, _("dispatched")
-        DEAD = 30, _("dead")
+        OUTSTANDING = states.OUTSTANDING, _("outstanding")
+        DISPATCHED = states.DISPATCHED, _("dispatched")
+        DEAD = states.DEAD, _("dead")
 
     id = models.BigAutoField(primary_key=True)
     due_at = models.BigIntegerField(_("due at"), null=True)

@@ -16,6 +16,7 @@ from django.db import DatabaseError, NotSupportedError, transaction
 from django.db.models import F, Lookup
 
 from django_outbox_lock import dberrors, errortext
+from django_outbox_lock.querysets.states import OUTSTANDING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +85,7 @@ class BelowEach(BooleanLookup):
         # Literal ranges: each is a search of its own in the index over these columns.
         key, state, id_ = (compiler.compile(column)[0] for column in (self.lhs, *self.others))
         ranges = (
-            f"({key} = {order_key:d} AND {state} = 10 AND {id_} < {bound:d})"
+            f"({key} = {order_key:d} AND {state} = {OUTSTANDING} AND {id_} < {bound:d})"
             for order_key, bound in self.rhs
         )
         return f"({' OR '.join(ranges)})", ()

@@ -8,7 +8,8 @@ from django.apps import apps
 from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 
 from django_outbox_lock.querysets.dialect import InNumbers
-from django_outbox_lock.querysets.operators import OUTSTANDING, batches, repeated
+from django_outbox_lock.querysets.operators import batches, repeated
+from django_outbox_lock.querysets.states import OUTSTANDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

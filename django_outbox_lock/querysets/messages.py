@@ -14,13 +14,15 @@ from django_outbox_lock.querysets import page
 from django_outbox_lock.querysets.dialect import InNumbers, has_correlated_ranges, update_each
 from django_outbox_lock.querysets.operators import OperatorVerbs
 from django_outbox_lock.querysets.parking import BEHIND_TOPIC, PARKED, behind_topic
+from django_outbox_lock.querysets.states import DEAD, DISPATCHED, OUTSTANDING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from django_outbox_lock.querysets.page import PageRow
 
-OUTSTANDING, DISPATCHED, DEAD = 10, 20, 30
+__all__ = ["DEAD", "DISPATCHED", "OUTSTANDING", "Change", "MessageQuerySet"]
+
 # All the errors of one page together, in characters, of which each may take 7 bytes (escaped for
 # JSON and for SQL): below every server's longest statement.
 ERRORS_OF_A_PAGE = 2_000_000

@@ -13,6 +13,7 @@ from django.db.models import Case, CharField, F, Func, Max, When
 from django_outbox_lock import conf, dberrors
 from django_outbox_lock.clock import ServerTime
 from django_outbox_lock.querysets.dialect import InNumbers
+from django_outbox_lock.querysets.states import DEAD, OUTSTANDING
 from django_outbox_lock.retry import Backoff
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OUTSTANDING, DEAD = 10, 30
 BY_OPERATOR = "by operator"
 BATCH = 1000
 # Ids of one read: a few megabytes, and so many that reading the rest again costs little.

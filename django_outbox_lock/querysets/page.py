@@ -22,14 +22,12 @@ from django.db.models import (
 from django_outbox_lock.clock import ServerTime
 from django_outbox_lock.dberrors import is_undecodable
 from django_outbox_lock.querysets.dialect import BelowEach, InNumbers
+from django_outbox_lock.querysets.states import OUTSTANDING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from django.db.models import QuerySet
-
-
-OUTSTANDING = 10
 
 
 class Once(ServerTime):

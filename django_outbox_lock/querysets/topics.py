@@ -13,7 +13,7 @@ from django.utils import timezone
 from django_outbox_lock.clock import ServerTime
 from django_outbox_lock.querysets.dialect import InNumbers, upsert_each
 from django_outbox_lock.querysets.freeing import NOBODY, FreeingVerbs
-from django_outbox_lock.querysets.operators import DEAD
+from django_outbox_lock.querysets.states import DEAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
