@@ -35,8 +35,10 @@ __all__ = [
     "current_token",
     "force",
     "free",
+    "freeing",
     "held",
     "lift",
+    "taking",
     "touch",
 ]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def microseconds(seconds: float) -> int:
-    """Of a number of seconds."""
+    """``seconds`` in the unit of the registry's times."""
     return int(seconds * SECOND)
 
 

@@ -54,8 +54,7 @@ class Processing:
 
         Waits ``wait`` seconds for another delivery; what the database refused for the moment is
         tried once more, unless the transaction is the caller's; so is what a dead session refused,
-        on a new one. Raises ``AlreadyProcessed`` and
-        ``ProcessingBusy``.
+        on a new one. Raises ``AlreadyProcessed`` and ``ProcessingBusy``.
         """
         deadline = time.monotonic() + self.wait
         for last in (False, True):

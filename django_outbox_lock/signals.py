@@ -10,7 +10,8 @@ signal              sent                                          with
 ``lock_contended``  when a call of obtain found it busy, to the   ``backend``, ``waited``
                     end of its time-out
 ``lock_released``   when a resource was released                  ``handle``, ``token``
-``lock_at_risk``    when a third of the lease is left unproved    ``handle``, ``token``, ``left``
+``lock_at_risk``    when less than a third of the lease is left   ``handle``, ``token``, ``left``
+                    unproved; once until the next proof
 ``lock_lost``       when a lock was lost, once                    ``handle``, ``token``, ``reason``
 ``lock_left``       when the work under a lost lock has ended     ``handle``, ``token``,
                                                                   ``overrun``

@@ -44,7 +44,7 @@ NAME = "django_outbox_lock"
 def connect() -> Telemetry | None:
     """Listen to the locks of this process from now on; None where OpenTelemetry is not installed.
 
-    It is imported here and nowhere else.
+    A process without it imports nothing. (Headers of a trace are ``context``'s.)
     """
     if find_spec("opentelemetry") is None:
         return None

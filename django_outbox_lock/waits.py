@@ -1,7 +1,7 @@
 """How long a statement may wait for somebody else's lock, by the server's own time-out.
 
-The one module that chooses by vendor's name: the time-outs have nothing in common but their
-purpose. A vendor that is not listed has none, and its waits end by its own settings.
+Chosen by the vendor's name: the time-outs have nothing in common but their purpose. A vendor that
+is not listed has none, and its waits end by its own settings.
 
 =============  ===========================  =======================================================
 vendor         time-out                     scope, resolution

@@ -11,7 +11,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.db import connections, transaction
 from django.utils.text import capfirst
 
-from django_outbox_lock.admin import databases, failed, window
+from django_outbox_lock.admin import databases, failed, shown, window
 from django_outbox_lock.admin.paginator import LIMIT, BoundedPaginator
 from django_outbox_lock.clock import ServerTime
 
@@ -49,6 +49,7 @@ class ReadOnlyAdmin(ModelAdmin):
     the database that a request names; the list of locks shows all of them.
     """
 
+    empty_value_display = shown.NOTHING
     heavy: tuple[str, ...] = ()
     of_one_database = True
     ordering = ("-pk",)
