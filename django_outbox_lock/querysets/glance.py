@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.apps import apps
 
 from django_outbox_lock.clock import ServerTime
+from django_outbox_lock.querysets.messages import OUTSTANDING
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -25,7 +26,7 @@ def glance(connection: BaseDatabaseWrapper) -> Glance:
     """Look whether anything is due, a hold is ending, or a topic may want attention."""
     now = f"(SELECT {ServerTime.sql(connection)}{connection.features.bare_select_suffix})"
     questions = (
-        ("OutboxMessage", f"due_at <= {now}"),
+        ("OutboxMessage", f"due_at <= {now} AND state = {OUTSTANDING}"),
         ("Hold", "head_id = 0"),
         ("TopicState", f"open_until <= {now} OR unroutable_since IS NOT NULL"),
     )

@@ -75,7 +75,7 @@ class MessageQuerySet(OperatorVerbs):
 
     def due_ids(self, limit: int) -> list[int]:
         """The ids of the rows of a page."""
-        due = self.filter(due_at__lte=page.Once()).order_by("due_at", "id")
+        due = self.filter(due_at__lte=page.Once(), state=OUTSTANDING).order_by("due_at", "id")
         return list(due.values_list("id", flat=True)[:limit])
 
     def bodies(self, ids: Sequence[int]) -> dict[int, bytes]:

@@ -108,11 +108,15 @@ def earlier_of_key(rows: QuerySet[Any]) -> EarlierOfKey:
 
 
 def select_page(rows: QuerySet[Any], holds: QuerySet[Any], inline_bytes: int) -> QuerySet[Any]:
-    """The due rows, the longest due first, with all that ``PageRow`` needs, without locks."""
+    """The due rows, the longest due first, with all that ``PageRow`` needs, without locks.
+
+    A settled row has no due time, unless a hand has changed its state alone: it would be sent again
+    for ever, as no mark changes it.
+    """
     short = Case(When(size__lte=inline_bytes, then=F("body")), output_field=BinaryField())
     hold = holds.filter(order_key=OuterRef("order_key")).values("head_id")
     due: QuerySet[Any] = (
-        rows.filter(due_at__lte=Once())
+        rows.filter(due_at__lte=Once(), state=OUTSTANDING)
         .order_by("due_at", "id")
         .annotate(
             size=ByteLength("body"),

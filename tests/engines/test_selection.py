@@ -84,6 +84,19 @@ def test_a_gap_in_the_ids_is_no_reason_to_wait(outbox: Outbox) -> None:
     assert outbox.sent == ["there"]
 
 
+@pytest.mark.parametrize("state", [OutboxMessage.State.DISPATCHED, OutboxMessage.State.DEAD])
+def test_a_row_whose_state_alone_was_changed_by_hand_is_not_sent(
+    outbox: Outbox, state: int
+) -> None:
+    """No mark would change it, so that it went out in every cycle."""
+    outbox.write(1, 2)
+    OutboxMessage.objects.filter(id=outbox.row(1).id).update(state=state)
+    sweeper = outbox.sweeper()
+    sweeper.tick()
+    assert outbox.sent == [2]
+    assert not sweeper.look()
+
+
 def test_a_delayed_message_waits_for_its_time(outbox: Outbox) -> None:
     soon = timezone.now() + dt.timedelta(hours=1)
     outbox.write("later", available_at=soon)
