@@ -29,6 +29,8 @@ R = TypeVar("R")
 M = TypeVar("M", bound=Envelope | str)
 
 DEFAULT_WAIT = 5.0
+# As for the bodies of messages: above it, a statement is too long for a server as it is delivered.
+RESULT_LIMIT = 5 * 1024 * 1024
 
 
 class Entry:
@@ -49,21 +51,25 @@ class Entry:
     def result(self) -> Any:
         """What every duplicate will be told: bytes, anything that JSON can carry, or None.
 
-        It is encoded when it is set; raises ``ValueError`` for anything else.
+        It is encoded when it is set; raises ``ValueError`` for anything else, and for what has more
+        than 5 MiB then.
         """
         return self._result
 
     @result.setter
     def result(self, value: Any) -> None:
         try:
-            self.encoded = (
-                None
-                if value is None
-                else codec.encode_body(value, name=f"The result of {self.key!r}")
-            )
+            self.encoded = None if value is None else _encoded(value, f"The result of {self.key!r}")
         except PublishError as error:
             raise ValueError(str(error)) from error
         self._result = value
+
+
+def _encoded(value: object, name: str) -> tuple[bytes, str]:
+    body, content_type = codec.encode_body(value, name=name)
+    if len(body) > RESULT_LIMIT:
+        raise PublishError(f"{name} has {len(body)} bytes, more than {RESULT_LIMIT}.")
+    return body, content_type
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from django.utils.functional import SimpleLazyObject
 from django_outbox_lock.context import current_message
 from django_outbox_lock.delivery import Delivery
 from django_outbox_lock.exceptions import AlreadyProcessed, LockNotObtained, ProcessingBusy
-from django_outbox_lock.idempotency import idempotent, process_once, run_once
+from django_outbox_lock.idempotency import RESULT_LIMIT, idempotent, process_once, run_once
 from django_outbox_lock.locking import lock, locks
 from django_outbox_lock.models import ProcessingLog
 from testproject.shop.models import Order
@@ -204,6 +204,15 @@ def test_a_result_that_cannot_be_stored_undoes_the_effect() -> None:
         run_once("billing", "m-1", body)
     assert not Order.objects.exists()
     assert entry().status == "failed"
+
+
+def test_a_result_that_no_statement_carries_is_refused_where_it_is_set() -> None:
+    """MariaDB ended the session over it: "server has gone away", which points elsewhere."""
+    with process_once("billing", "m-1") as given:
+        given.result = b"x" * RESULT_LIMIT
+        with pytest.raises(ValueError, match=r"^The result of 'm-1' has 5242881 bytes, more than"):
+            given.result = b"x" * (RESULT_LIMIT + 1)
+    assert len(entry().result or b"") == RESULT_LIMIT
 
 
 def test_a_swallowed_error_does_not_pass_for_success() -> None:
