@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connections
 
-from django_outbox_lock import lock, lock_all, locks, single_instance
+from django_outbox_lock import fence, lock, lock_all, locks, single_instance
 from django_outbox_lock.backends.locks.handle import LockHandle
 from django_outbox_lock.backends.locks.lease import LeaseTableLock
 from django_outbox_lock.backends.locks.mysql import MySQLLock
@@ -117,6 +117,17 @@ def test_an_interrupted_obtain(
     is_free_for_all(room, rival)
     assert other is not None
     assert other.release()
+
+
+def test_an_interrupted_answer_of_the_lease_table(
+    make: Make, interrupt: Callable[..., None]
+) -> None:
+    """The lease was granted, and nobody has read it: it is given back long before its end."""
+    room, rival = (make(LeaseTableLock, lease=600.0) for _ in range(2))
+    interrupt(fence, "bump", before=False)
+    with pytest.raises(InterruptError):
+        room.obtain("nightly-report")
+    is_free_for_all(room, rival)
 
 
 @when

@@ -62,6 +62,10 @@ class LeaseTableLock(BaseLockBackend):
             raise LockUnavailable(f"{resource}: the lease table gave no answer: {error}") from error
         return None if token is None else Grant(token)
 
+    def undo_take(self, resource: str, lock_id: str) -> None:
+        """Aside: the caller's connection may be waiting for an answer that nobody reads."""
+        in_background(lambda: self._undo(resource, lock_id), f"outbox-lock-undo-{resource[:32]}")
+
     def prove_once(self, handle: LockHandle) -> bool:
         self._refuse_in_transaction(handle.resource)
         with self._row() as connection:
@@ -87,6 +91,12 @@ class LeaseTableLock(BaseLockBackend):
     def idle(self) -> None:
         """Close the connections of the thread that renewed."""
         connections.close_all()
+
+    def _undo(self, resource: str, lock_id: str) -> None:
+        with suppress(Error), self._row() as connection:  # else the lease runs out
+            found = registry.holder(connection, resource)
+            if found is not None and found.lock_id == lock_id:
+                fence.free(connection, fence.Ticket(resource, lock_id, found.token))
 
     def _free_quietly(self, handle: LockHandle) -> None:
         with suppress(Error), self._row() as connection:  # else the lease runs out
