@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, load_command_class
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
@@ -15,6 +15,7 @@ from django_outbox_lock import LockLost, fence
 from django_outbox_lock.backends.locks.memory import MemoryLock
 from django_outbox_lock.locking import locks
 from django_outbox_lock.management.commands import _locks, _tables
+from django_outbox_lock.management.commands.outbox import VERBS
 from django_outbox_lock.models import Lock
 
 if TYPE_CHECKING:
@@ -104,6 +105,16 @@ def test_a_release_without_a_token_is_refused(held: LockHandle) -> None:
     with pytest.raises(CommandError, match="--release needs --token"):
         outbox("locks", "--release", "nightly-report")
     assert locks["default"].prove(held)
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+def test_the_options_of_every_command_may_stand_on_either_side_of_the_verb(verb: str) -> None:
+    parser = load_command_class("django_outbox_lock", "outbox").create_parser("manage.py", "outbox")
+    own = ["--settings", "mysite.settings", "-v", "3", "--traceback"]
+    before, after = parser.parse_args([*own, verb]), parser.parse_args([verb, *own])
+    assert before == after
+    assert (after.settings, after.verbosity, after.traceback) == ("mysite.settings", 3, True)
+    assert parser.parse_args([verb]).verbosity == 1
 
 
 def test_a_token_without_a_release_is_refused() -> None:

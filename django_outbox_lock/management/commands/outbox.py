@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from typing import TYPE_CHECKING, Any
+
+from django.core.management.base import BaseCommand, DjangoHelpFormatter
 
 from django_outbox_lock.management.commands._engine import plain_errors
 from django_outbox_lock.management.commands._locks import LocksVerb
@@ -25,7 +28,14 @@ class Command(HeardOrNot):
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(title="verbs", dest="verb", required=True)
         for verb in VERBS:
-            verb.add_arguments(verbs.add_parser(verb.name, help=verb.help))
+            verb_parser = verbs.add_parser(
+                verb.name,
+                help=verb.help,
+                description=verb.help,
+                parents=[_djangos_own()],
+                formatter_class=DjangoHelpFormatter,
+            )
+            verb.add_arguments(verb_parser)
 
     def handle(self, *args: Any, verb: str, database: str, **options: Any) -> None:
         chosen = next(candidate for candidate in VERBS if candidate.name == verb)
@@ -35,3 +45,11 @@ class Command(HeardOrNot):
                 self.stdout.flush()
             except BrokenPipeError:  # as of `head`: it has read what it wanted
                 silence(self.stdout)
+
+
+def _djangos_own() -> ArgumentParser:
+    """The options that every command has: after the verb, too, where people write them."""
+    parser = BaseCommand().create_parser("", "", add_help=False)
+    for action in parser._actions:  # noqa: SLF001 (as Django's call_command looks at them)
+        action.default = SUPPRESS  # what stands before the verb stays
+    return parser
