@@ -150,6 +150,13 @@ def test_keys_are_let_go_and_nothing_is_requeued() -> None:
     assert Hold.objects.get().head_id == 0
 
 
+@pytest.mark.parametrize("topic", ["\udcff", "", "x" * 201])
+def test_what_can_be_no_topic_is_refused(topic: str) -> None:
+    """Of bytes that are no UTF-8 a shell makes halves of surrogate pairs: an error of the driver."""
+    with pytest.raises(CommandError, match="argument --topic: it "):
+        outbox("requeue", "--topic", topic)
+
+
 @pytest.mark.parametrize("age", ["nan", "-1"])
 def test_an_age_that_no_message_has_is_refused(age: str) -> None:
     """A probe that is never told "too old" would be worse than none."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, TypeVar
 
-from django_outbox_lock import checked, keys
+from django_outbox_lock import checked, codec, keys
+from django_outbox_lock.draft import TOPIC_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,11 @@ def status(text: str) -> int:
 def resource(text: str) -> str:
     """The name of a lock."""
     return _told(lambda: keys.canonical_resource(text))
+
+
+def topic(text: str) -> str:
+    """What a message's topic may be: a shell hands over bytes that no database takes as text."""
+    return _told(lambda: codec.check_text(_VALUE, text, limit=TOPIC_LIMIT))
 
 
 def _told(check: Callable[[], T]) -> T:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.core.management.base import CommandError
 
 from django_outbox_lock.conf import outbox_settings
+from django_outbox_lock.management.commands import _arguments
 from django_outbox_lock.management.commands._engine import refuse_missing_migrations
 from django_outbox_lock.management.commands._verb import Verb
 from django_outbox_lock.models import OutboxMessage
@@ -28,7 +29,9 @@ class RequeueVerb(Verb):
         parser.add_argument(
             "message_id", metavar="MESSAGE_ID", nargs="*", type=uuid.UUID, help="These messages."
         )
-        parser.add_argument("--topic", help="All dead messages of this topic.")
+        parser.add_argument(
+            "--topic", type=_arguments.topic, help="All dead messages of this topic."
+        )
         parser.add_argument("--all", action="store_true", help="All dead messages.")
         parser.add_argument(
             "--limit", type=int, metavar="N", help="At most so many, the oldest first."
