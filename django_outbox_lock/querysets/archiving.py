@@ -15,6 +15,7 @@ from django_outbox_lock.clock import SECOND, ServerTime, to_datetime, to_microse
 from django_outbox_lock.dberrors import is_undecodable
 from django_outbox_lock.querysets.dialect import InNumbers
 from django_outbox_lock.querysets.page import ByteLength
+from django_outbox_lock.querysets.states import DEAD
 
 if TYPE_CHECKING:
     import uuid
@@ -26,7 +27,6 @@ T = TypeVar("T")
 
 DAMAGED = 0
 _NEVER = to_microseconds(dt.datetime(9998, 1, 1, tzinfo=dt.UTC))
-DEAD = 30
 
 
 class Step(NamedTuple):
