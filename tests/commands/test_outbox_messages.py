@@ -152,7 +152,7 @@ def test_keys_are_let_go_and_nothing_is_requeued() -> None:
 
 @pytest.mark.parametrize("topic", ["\udcff", "", "x" * 201])
 def test_what_can_be_no_topic_is_refused(topic: str) -> None:
-    """Of bytes that are no UTF-8 a shell makes halves of surrogate pairs: an error of the driver."""
+    """Of bytes that are no UTF-8 Python makes halves of surrogate pairs, which no driver takes."""
     with pytest.raises(CommandError, match="argument --topic: it "):
         outbox("requeue", "--topic", topic)
 
