@@ -17,6 +17,7 @@ from django.db import (
     transaction,
 )
 from django.db.transaction import TransactionManagementError
+from django.utils import timezone
 
 from django_outbox_lock import codec, dberrors, errortext
 from django_outbox_lock.exceptions import AlreadyProcessed, ProcessingBusy
@@ -25,6 +26,7 @@ from django_outbox_lock.transactions import in_transaction
 from django_outbox_lock.waits import bounded_session, bounded_transaction, bounded_wait
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Iterator
 
     from django_outbox_lock.delivery import Delivery
@@ -45,6 +47,8 @@ class Processing:
         self.connection = connections[alias]
         self.nested = in_transaction(alias)
         self.entries = ProcessingLog.objects.using(alias)
+        self._claimed_at: dt.datetime | None = None
+        self._at_commit = False
         self._doubtful = False
         self._given_up: Error | None = None
         self._ended = False
@@ -87,6 +91,7 @@ class Processing:
         try:
             with transaction_, watched, self.delivery.context():
                 yield
+                self._at_commit = True
         except ProcessingBusy:
             raise
         except AlreadyProcessed as error:
@@ -142,13 +147,16 @@ class Processing:
             return (attempts, opening.pop_all()) if attempts else None
 
     def _begin(self) -> int:
+        self._claimed_at = now = timezone.now()
         entry: ProcessingLog = self.entries.begin(
-            **self._identity(), body_digest=self.delivery.body_digest
+            **self._identity(), body_digest=self.delivery.body_digest, updated_at=now
         )
         return entry.attempts
 
     def _resume(self, failed: int) -> int:
-        resumed = self.entries.resume(self.delivery.entry_hash, failed, self.delivery.body_digest)
+        self._claimed_at = now = timezone.now()
+        given = self.delivery
+        resumed = self.entries.resume(given.entry_hash, failed, given.body_digest, now)
         return failed + 1 if resumed else 0
 
     def _identity(self) -> dict[str, str]:
@@ -207,6 +215,8 @@ class Processing:
                 self.entries.fail(
                     last_error=errortext.describe(failure),
                     body_digest=self.delivery.body_digest,
+                    # An error of the COMMIT does not say that it was not done.
+                    claimed_at=None if self._at_commit else self._claimed_at,
                     **self._identity(),
                 )
         except Error:

@@ -215,6 +215,46 @@ def test_a_result_that_no_statement_carries_is_refused_where_it_is_set() -> None
     assert len(entry().result or b"") == RESULT_LIMIT
 
 
+@pytest.mark.parametrize("failures", [0, 1])
+def test_a_failure_after_a_commit_of_the_body_is_no_success(failures: int) -> None:
+    """As after DDL on MySQL: the entry was committed as done, and the message was lost."""
+
+    def body() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("COMMIT")
+        raise KeyError("late")
+
+    for _ in range(failures):
+        with pytest.raises(ZeroDivisionError):
+            run_once("billing", "m-1", lambda: 1 // 0)
+    with pytest.raises(KeyError):
+        run_once("billing", "m-1", body)
+    assert (entry().status, entry().last_error) == ("failed", "KeyError: 'late'")
+    assert entry().attempts == failures + 1
+    assert run_once("billing", "m-1", lambda: "done") == "done"
+
+
+def test_a_commit_that_was_done_and_reports_an_error_stays_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the answer is lost: the effect is there, and must not be had twice."""
+    wrapper: Any = connection
+    commit = wrapper._commit
+
+    def commit_and_lose_the_answer() -> None:
+        commit()
+        monkeypatch.undo()
+        raise OperationalError("the answer is lost")
+
+    monkeypatch.setattr(connection, "_commit", commit_and_lose_the_answer)
+    with (
+        pytest.raises(OperationalError, match="the answer is lost"),
+        process_once("billing", "m-1"),
+    ):
+        charge()
+    assert (Order.objects.count(), entry().status) == (1, "done")
+
+
 def test_a_swallowed_error_does_not_pass_for_success() -> None:
     """Django or the server would roll back at the end, without a word."""
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, IntegrityError, models, transaction
 from django.db.models.expressions import OrderBy
 from django.utils import timezone
 
 from django_outbox_lock import dberrors, errortext
+
+if TYPE_CHECKING:
+    import datetime as dt
 
 
 class _NewestVersion(OrderBy):
@@ -39,7 +42,9 @@ class ProcessingLogQuerySet(models.QuerySet[Any]):
         found = self.filter(entry_hash=entry_hash).order_by(_NewestVersion(models.F("id")))
         return next(iter(found), None)
 
-    def resume(self, entry_hash: str, attempts: int, body_digest: str) -> bool:
+    def resume(
+        self, entry_hash: str, attempts: int, body_digest: str, updated_at: dt.datetime
+    ) -> bool:
         """Make the failed entry count as done once the transaction commits.
 
         False when it is not as it was seen, with ``attempts``.
@@ -51,7 +56,7 @@ class ProcessingLogQuerySet(models.QuerySet[Any]):
                 attempts=attempts + 1,
                 last_error="",
                 body_digest=body_digest,
-                updated_at=timezone.now(),
+                updated_at=updated_at,
             )
         )
 
@@ -63,30 +68,45 @@ class ProcessingLogQuerySet(models.QuerySet[Any]):
             )
         )
 
-    def fail(self, entry_hash: str, last_error: str, body_digest: str, **columns: Any) -> None:
+    def fail(
+        self,
+        entry_hash: str,
+        last_error: str,
+        body_digest: str,
+        *,
+        claimed_at: dt.datetime | None = None,
+        **columns: Any,
+    ) -> None:
         """Leave the trace of a failed delivery, unless another one has succeeded meanwhile.
 
+        ``claimed_at``: the ``updated_at`` that this delivery gave to the entry, if its body has
+        failed. An entry that has it was committed by the body, which must not count as success.
         Characters that the table's character set does not have are written as escapes.
         """
         trace = {"entry_hash": entry_hash, "last_error": last_error, "body_digest": body_digest}
         try:
             with transaction.atomic(using=self.db):
-                self._fail(trace, columns)
+                self._fail(trace, columns, claimed_at)
         except DatabaseError as error:
             if not dberrors.is_unstorable_text(error):
                 raise
-            self._fail({**trace, "last_error": errortext.escaped(last_error)}, columns)
+            escaped = errortext.escaped(last_error)
+            self._fail({**trace, "last_error": escaped}, columns, claimed_at)
 
-    def _fail(self, trace: dict[str, str], columns: dict[str, Any]) -> None:
+    def _fail(
+        self, trace: dict[str, str], columns: dict[str, Any], claimed_at: dt.datetime | None
+    ) -> None:
         try:
             with transaction.atomic(using=self.db):
                 self.create(status=self.model.Status.FAILED, **trace, **columns)
         except IntegrityError as error:
             if not dberrors.is_duplicate_key(error):
                 raise
-            self._failed(trace["entry_hash"]).update(
-                attempts=models.F("attempts") + 1, updated_at=timezone.now(), **trace
-            )
+            now, entry = timezone.now(), trace["entry_hash"]
+            again = models.F("attempts") + 1
+            if not self._failed(entry).update(attempts=again, updated_at=now, **trace):
+                own = self.filter(entry_hash=entry, updated_at=claimed_at)
+                own.update(status=self.model.Status.FAILED, updated_at=now, **trace)
 
     def _failed(self, entry_hash: str) -> ProcessingLogQuerySet:
         return self.filter(entry_hash=entry_hash, status=self.model.Status.FAILED)
