@@ -112,6 +112,22 @@ class TestOnAServerOfItsOwn:
         assert not room.renew(handle)
         assert handle.lost
 
+    def test_a_unix_socket(self, private_server: PrivateServer, rooms: Rooms) -> None:
+        """In another database of the server, and after the server has been away."""
+        server = private_server("redis", settings={"unixsocket": "redis.sock"})
+        url = f"unix://{server.directory}/redis.sock?db=1"
+        room, rival = rooms(url=url), rooms(url=url)
+        handle = room.obtain("nightly-report")
+        assert handle is not None
+        assert rival.obtain("nightly-report") is None
+        assert [held.token for held in rival.holders()] == [handle.token]
+        server.kill()
+        with pytest.raises(LockUnavailable, match="Redis gave no answer"):
+            room.renew(handle)
+        server.start()
+        assert room.renew(handle)
+        assert handle.release()
+
     @pytest.mark.parametrize("stale", ["yes", "no"], ids=["READONLY", "MASTERDOWN"])
     def test_a_primary_that_becomes_a_replica_and_keeps_its_connections(
         self, private_server: PrivateServer, rooms: Rooms, stale: str

@@ -22,12 +22,18 @@ def holders_table(holders: Sequence[Holder]) -> str:
 
 
 def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """The cells in columns, as wide as they need to be."""
+    """The cells in columns, as wide as they need to be, each row on one line."""
+    rows = [tuple(map(_printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def _printable(cell: str) -> str:
+    """A name may have whatever it likes, and a terminal obeys some of that."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in cell)
 
 
 def _row(holder: Holder) -> tuple[str, ...]:
