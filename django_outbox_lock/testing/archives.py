@@ -7,6 +7,7 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from django_outbox_lock.backends.archives.base import ArchiveRecord
+from django_outbox_lock.clock import to_datetime, to_microseconds
 from django_outbox_lock.envelope import Envelope
 from django_outbox_lock.ids import uuid7
 from django_outbox_lock.outcomes import Rejected, Sent
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 BODIES = (b"", b"a\0b\0", bytes(range(256)), "Grüße, 世界 🐘".encode(), b"x" * 1_000_000)
 HEADERS = {"traceparent": "00-0af7", "Grüße": "世界 🐘", "empty": "", "long": "é" * 2000}
+_CREATED_AT = to_microseconds(dt.datetime(2026, 2, 3, 4, 5, 6, 789012, tzinfo=dt.UTC))
 
 
 class ArchiveContract:
@@ -91,7 +93,7 @@ def a_record(
         headers=HEADERS if headers is None else headers,
         correlation_id=str(message_id),
         causation_id=causation_id,
-        created_at=dt.datetime(2026, 2, 3, 4, 5, 6, 789012, tzinfo=dt.UTC),
+        created_at=to_datetime(_CREATED_AT),
         attempt=3,
     )
     number = message_id.int % 2**53

@@ -8,6 +8,7 @@ import threading
 import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from django_outbox_lock.clock import to_datetime, to_microseconds
 from django_outbox_lock.envelope import Envelope
 from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Sent
@@ -31,6 +32,7 @@ HEADERS = {
     "empty": "",
     "long": "é" * 2000,
 }
+_CREATED_AT = to_microseconds(dt.datetime(2025, 2, 3, 4, 5, 6, 789012, tzinfo=dt.UTC))
 
 
 class PublisherContract:
@@ -201,7 +203,7 @@ class PublisherContract:
             "headers": {},
             "correlation_id": "",
             "causation_id": "",
-            "created_at": dt.datetime(2025, 2, 3, 4, 5, 6, 789012, tzinfo=dt.UTC),
+            "created_at": to_datetime(_CREATED_AT),
         }
         return Envelope(**defaults | fields)
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Sequence
 
+    from pytest_django import Settings
+
 
 @pytest.mark.django_db
 class TestTable(ArchiveContract):
@@ -40,6 +42,14 @@ class TestTable(ArchiveContract):
             attempt=row.attempts,
         )
         return ArchiveRecord(row.id, envelope, row.settled_at, row.attempts)
+
+
+class TestTableWithoutTimeZones(TestTable):
+    """What a project with USE_TZ=False has in its rows is naive."""
+
+    @pytest.fixture(autouse=True)
+    def no_time_zones(self, settings: Settings) -> None:
+        settings.USE_TZ = False
 
 
 class Forgetful(BaseArchive):
