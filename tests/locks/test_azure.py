@@ -67,9 +67,11 @@ if "AZURE_STORAGE_CONNECTION_STRING" in os.environ:
 class Overloaded(BaseHTTPRequestHandler):
     """Answers each request as the service does when it has too much to do."""
 
+    status, code = 503, "ServerBusy"
+
     def answer(self) -> None:
-        self.send_response(503)
-        self.send_header("x-ms-error-code", "ServerBusy")
+        self.send_response(self.status)
+        self.send_header("x-ms-error-code", self.code)
         self.send_header("Content-Length", "0")
         self.end_headers()
         cast("Any", self.server).answered.set()
@@ -80,9 +82,15 @@ class Overloaded(BaseHTTPRequestHandler):
         """The test looks at what comes of it."""
 
 
+class Deleting(Overloaded):
+    """As it does for half a minute and more after a container was deleted; the emulator never."""
+
+    status, code = 409, "ContainerBeingDeleted"
+
+
 @contextmanager
-def overloaded() -> Iterator[Any]:
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Overloaded)
+def overloaded(handler: type[Overloaded] = Overloaded) -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.answered = threading.Event()
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -315,6 +323,17 @@ class TestTheContainer:
         assert room.missing() is None
         assert "was there" in room.provision()
         assert room.obtain("nightly-report") is not None
+
+    def test_one_that_is_being_deleted(self, rooms: Rooms, server: servers.Server) -> None:
+        """It is not there, and cannot be made yet."""
+        key = cast("Azurite", server).key
+        with overloaded(Deleting) as service:
+            url = f"http://127.0.0.1:{service.server_port}/outbox"
+            room = rooms(connection_string=None, account_url=url, credential=key)
+            with pytest.raises(LockUnavailable):
+                room.provision()
+            with pytest.raises(LockUnavailable):
+                room.obtain("nightly-report")
 
     def test_an_account_url_and_a_key(self, rooms: Rooms, server: servers.Server) -> None:
         azurite = cast("Azurite", server)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from django_outbox_lock.backends.locks.store import Owner
     from tests import servers
+    from tests.conftest import WaitUntil
     from tests.locks.conftest import Make
 
     RunningServer = Callable[[str], servers.Server]
@@ -151,6 +152,31 @@ def test_the_table_is_missing(rooms: Rooms) -> None:
     assert room.missing() is None
     assert room.provision() == f"the DynamoDB table '{room.table}' was there"
     assert room.obtain("nightly-report") is not None
+
+
+@pytest.mark.server("dynalite")
+def test_a_table_that_is_being_made_or_deleted(
+    private_server: Callable[..., servers.Server],
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_until: WaitUntil,
+) -> None:
+    """It is there, but of no use: provisioning waits for the one and refuses the other."""
+    give_credentials(monkeypatch)
+    room = Rooms(make, private_server("dynalite", table_delay=1.0))()
+    room._client.delete_table(TableName=room.table)
+    assert room.missing() == f"the DynamoDB table '{room.table}' is being deleted"
+    with pytest.raises(LockUnavailable, match="is being deleted"):
+        room.provision()
+    wait_until(lambda: "does not exist" in (room.missing() or ""))
+    room._client.create_table(
+        TableName=room.table,
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    assert room.provision() == f"the DynamoDB table '{room.table}' was there"
+    assert room.acquire("key", owner())
 
 
 @each_server

@@ -119,7 +119,9 @@ class AzureBlobLock(StoreLockBackend):
         with self._telling():
             try:
                 self._container.create_container()
-            except ResourceExistsError:
+            except ResourceExistsError as error:
+                if _code(error) != "ContainerAlreadyExists":
+                    raise  # it is being deleted
                 return f"the blob container {self._container_name!r} was there"
         return f"made the blob container {self._container_name!r}"
 

@@ -170,6 +170,8 @@ class DynamoDBLock(StoreLockBackend):
                 if _code(error) != _NO_TABLE:
                     raise
                 return f"the DynamoDB table {self.table!r} does not exist"
+        if table["TableStatus"] == "DELETING":
+            return f"the DynamoDB table {self.table!r} is being deleted"
         if table["KeySchema"] != [_KEY] or _KEY_TYPE not in table["AttributeDefinitions"]:
             return f"the DynamoDB table {self.table!r} has another key than the string 'id'"
         return None
@@ -189,10 +191,12 @@ class DynamoDBLock(StoreLockBackend):
                     raise
                 if wrong := self.missing():
                     raise LockUnavailable(f"It cannot be provisioned: {wrong}.") from error
-                return f"the DynamoDB table {self.table!r} was there"
-            made = self._client.get_waiter("table_exists")
-            made.wait(TableName=self.table, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
-        return f"made the DynamoDB table {self.table!r}"
+                done = f"the DynamoDB table {self.table!r} was there"
+            else:
+                done = f"made the DynamoDB table {self.table!r}"
+            usable = self._client.get_waiter("table_exists")  # perhaps another is making it now
+            usable.wait(TableName=self.table, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+        return done
 
     # The item.
 
