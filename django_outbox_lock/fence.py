@@ -20,6 +20,7 @@ from django_outbox_lock.exceptions import LockLost
 from django_outbox_lock.holder import Claim, Ticket
 from django_outbox_lock.models import Lock
 from django_outbox_lock.querysets import sessions
+from django_outbox_lock.waits import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,7 +127,7 @@ def check(ticket: Ticket, *, using: str, idle_limit: float | None = None) -> Non
     connection = connections[using]
     sql = fence_sql.statements(connection)
     if idle_limit is not None and sql.bounded_touch:
-        params = [f"{int(idle_limit * 1000)}", *_proof(ticket)]
+        params = [f"{milliseconds(idle_limit)}", *_proof(ticket)]
         held = _execute(connection, sql.bounded_touch, params)
     else:
         held = _execute(connection, sql.touch, _proof(ticket))

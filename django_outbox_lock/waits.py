@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _LONGEST = 2_147_483
 
 
-def _milliseconds(seconds: float) -> int:
+def milliseconds(seconds: float) -> int:
+    """The seconds as a number that every server and driver takes for one of its time-outs."""
     # Not 0: that is "no limit" on PostgreSQL.
     return max(1, math.ceil(min(seconds, _LONGEST) * 1000))
 
@@ -55,7 +56,7 @@ class _Timeout:
 _POSTGRESQL = _Timeout(
     "SELECT current_setting('lock_timeout')",
     "SELECT set_config('lock_timeout', '{}', true)",
-    _milliseconds,
+    milliseconds,
     per_transaction=True,
     write_session="SELECT set_config('lock_timeout', '{}', false)",
 )
@@ -67,8 +68,8 @@ _TIMEOUTS = {
         "SET SESSION innodb_lock_wait_timeout = {}",
         _whole_seconds,
     ),
-    "sqlite": _Timeout("PRAGMA busy_timeout", "PRAGMA busy_timeout = {}", _milliseconds),
-    "microsoft": _Timeout("SELECT @@LOCK_TIMEOUT", "SET LOCK_TIMEOUT {}", _milliseconds),
+    "sqlite": _Timeout("PRAGMA busy_timeout", "PRAGMA busy_timeout = {}", milliseconds),
+    "microsoft": _Timeout("SELECT @@LOCK_TIMEOUT", "SET LOCK_TIMEOUT {}", milliseconds),
 }
 
 

@@ -12,7 +12,15 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import DatabaseError, connections, transaction
 
-from django_outbox_lock import LockLost, LockNotObtained, lock, locks, registry, single_instance
+from django_outbox_lock import (
+    LockLost,
+    LockNotObtained,
+    fence,
+    lock,
+    locks,
+    registry,
+    single_instance,
+)
 from django_outbox_lock.backends.locks.lease import LeaseTableLock
 from django_outbox_lock.testing.lock_items.base import in_threads, no_answer
 
@@ -317,3 +325,17 @@ def test_a_callback_that_raises_is_logged(
     handle.lose("for the test")
     wait_until(lambda: "a callback's own fault" in caplog.text)
     assert "nightly-report: the callback" in caplog.text
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "lease table"])
+def test_a_lease_of_some_months(make: Make, *, native: bool) -> None:
+    """As milliseconds it is more than the time-outs of a server take; ``leave_to_expire`` asks."""
+    room = make(type(locks["default"]) if native else LeaseTableLock, lease=100 * 86400.0)
+    handle = room.obtain("nightly-report")
+    assert handle is not None
+    assert room.renew(handle)
+    with transaction.atomic():
+        handle.fence()
+    with fence.held(handle.ticket, using="default", idle_limit=room.lease):
+        pass
+    assert handle.release()

@@ -16,6 +16,7 @@ from django_outbox_lock.backends.locks.session import (
 )
 from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.models import Lock
+from django_outbox_lock.waits import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,14 +73,14 @@ class PostgreSQLLock(SessionLockBackend):
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
-            "tcp_user_timeout": int(self.lease * 1000),
+            "tcp_user_timeout": milliseconds(self.lease),
         }
 
     def prepare(self, cursor: CursorWrapper) -> None:
         """A setting that the server does not know is passed over (idle_session_timeout: 14+)."""
-        lease = f"{int(self.lease * 1000)}"
+        lease = f"{milliseconds(self.lease)}"
         wanted = {
-            "lock_timeout": f"{ROW_WAIT * 1000}",
+            "lock_timeout": f"{milliseconds(ROW_WAIT)}",
             "statement_timeout": lease,
             "idle_session_timeout": lease,
             "idle_in_transaction_session_timeout": lease,
