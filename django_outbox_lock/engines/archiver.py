@@ -142,7 +142,8 @@ class Archiver(Engine):
 
     def _tell_of_references(self) -> None:
         for model in (OutboxMessage, ProcessingLog):
-            if names := ", ".join(str(found.field) for found in archiving.references(model)):
+            found = archiving.references(model, self.using)
+            if names := ", ".join(str(reference.field) for reference in found):
                 logger.warning("Rows to which a foreign key refers stay where they are: %s", names)
 
     def _move(self, handle: LockHandle, ids: Sequence[int]) -> None:

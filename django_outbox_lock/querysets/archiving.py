@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from django.db import connections
 from django.db.models import Exists, OuterRef, Q
 
 from django_outbox_lock.clock import SECOND, ServerTime, to_datetime, to_microseconds
@@ -83,21 +84,26 @@ def but_dead(messages: QuerySet[Any], age: float | None) -> QuerySet[Any]:
     return messages.exclude(kept)
 
 
-def references(model: type[Model]) -> list[Any]:
-    """The foreign keys of other models to this one that the database defends."""
+def references(model: type[Model], using: str) -> list[Any]:
+    """The foreign keys of other models to this one that the database ``using`` defends."""
     relations: Any = model._meta.get_fields(include_hidden=True)
-    return [
+    found = [
         relation
         for relation in relations
         if relation.auto_created
         and (relation.one_to_many or relation.one_to_one)
         and relation.field.db_constraint
     ]
+    if not found:
+        return []
+    # A project with several databases need not have all its tables in each.
+    there = connections[using].introspection.table_names()
+    return [relation for relation in found if relation.related_model._meta.db_table in there]
 
 
 def unreferenced(rows: QuerySet[Any]) -> QuerySet[Any]:
     """Without those to which rows of other tables refer: one of them would keep its whole batch."""
-    for reference in references(rows.model):
+    for reference in references(rows.model, rows.db):
         field = reference.field
         theirs = reference.related_model._base_manager.using(rows.db)  # noqa: SLF001 (all of them)
         rows = rows.exclude(

@@ -463,20 +463,23 @@ def test_an_archiver_whose_clock_is_ahead_prunes_nothing_too_early(
 @pytest.fixture
 def reference() -> Iterator[Any]:
     """A function that makes a model of the project with a foreign key to one of ours."""
-    made = []
+    made: list[Any] = []
 
-    def make(to: type[models.Model], **options: Any) -> Any:
+    def make(to: type[models.Model], *, table: bool = True, **options: Any) -> Any:
         key = models.ForeignKey(to, on_delete=models.CASCADE, related_name="+", **options)
         meta = type("Meta", (), {"app_label": "shop"})
         names = {"ours": key, "Meta": meta, "__module__": __name__}
-        made.append(type("Reference", (models.Model,), names))
-        with connection.schema_editor() as editor:
-            editor.create_model(made[0])
-        return made[0]
+        model = type("Reference", (models.Model,), names)
+        if table:
+            with connection.schema_editor() as editor:
+                editor.create_model(model)
+            made.append(model)
+        return model
 
     yield make
-    with connection.schema_editor() as editor:
-        editor.delete_model(made[0])
+    for model in made:
+        with connection.schema_editor() as editor:
+            editor.delete_model(model)
     del apps.all_models["shop"]["reference"]
     apps.clear_cache()
 
@@ -506,6 +509,13 @@ def test_a_log_entry_to_which_the_project_refers_stays_and_stops_nobody(referenc
     reference(ProcessingLog).objects.create(ours=entries[1])
     archiver(log_minimum_age=86400).tick()
     assert ProcessingLog.objects.get() == entries[1]
+
+
+def test_a_reference_from_a_table_of_another_database_is_no_obstacle(reference: Any) -> None:
+    OutboxMessageFactory.create(dispatched=True)
+    reference(OutboxMessage, table=False)
+    archiver().tick()
+    assert not OutboxMessage.objects.exists()
 
 
 def test_a_reference_that_no_database_defends_keeps_nothing(reference: Any) -> None:
