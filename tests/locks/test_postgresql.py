@@ -10,6 +10,7 @@ import pytest
 from django.db import DatabaseError, close_old_connections, connection, connections, transaction
 
 from django_outbox_lock import fence, keys, signals
+from django_outbox_lock.backends.locks import postgresql as postgresql_room
 from django_outbox_lock.backends.locks.postgresql import PostgreSQLLock
 from django_outbox_lock.backends.locks.redis import RedisLock
 from django_outbox_lock.exceptions import InvalidSettings, LockUnavailable
@@ -480,3 +481,16 @@ def test_a_session_that_began_read_only_is_given_up(
     handle = backend.obtain(RESOURCE)
     assert handle is not None
     assert handle.release()
+
+
+def test_a_name_that_the_server_does_not_tell_in_time(
+    make: Make, add_alias: AddAlias, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schema is part of the key; whoever waits for the lock asks for it again."""
+    hurried = add_alias("hurried", OPTIONS={"options": "-c statement_timeout=100"})
+    backend = postgresql(make, alias=hurried)
+    with monkeypatch.context() as patched:
+        patched.setattr(postgresql_room, "_SCHEMA", "SELECT %s FROM pg_sleep(10)")
+        with pytest.raises(LockUnavailable, match="has a name yet"):
+            backend.obtain(RESOURCE)
+    assert obtain(backend).release()

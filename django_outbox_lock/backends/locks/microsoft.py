@@ -85,7 +85,7 @@ class SQLServerLock(SessionLockBackend):
 
     @functools.cached_property
     def _schema(self) -> str:
-        with self._session.use(self.lease) as connection, connection.cursor() as cursor:
+        with self._naming() as connection, connection.cursor() as cursor:
             table = connection.ops.quote_name(Lock._meta.db_table)
             schema = _value(cursor, "SELECT OBJECT_SCHEMA_NAME(OBJECT_ID(%s))", table)
         if schema is None:

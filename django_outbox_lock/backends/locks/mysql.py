@@ -73,7 +73,7 @@ class MySQLLock(SessionLockBackend):
 
     @functools.cached_property
     def _database(self) -> str:
-        with self._session.use(self.lease) as connection, connection.cursor() as cursor:
+        with self._naming() as connection, connection.cursor() as cursor:
             cursor.execute(f"SELECT {_DATABASE}")
             return str(cursor.fetchone()[0])
 

@@ -52,7 +52,7 @@ class PostgreSQLLock(SessionLockBackend):
 
     @functools.cached_property
     def _schema(self) -> str:
-        with self._session.use(self.lease) as connection, connection.cursor() as cursor:
+        with self._naming() as connection, connection.cursor() as cursor:
             cursor.execute(_SCHEMA, [connection.ops.quote_name(Lock._meta.db_table)])
             row = cursor.fetchone()
         if row is None:

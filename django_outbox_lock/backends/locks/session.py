@@ -265,6 +265,15 @@ class SessionLockBackend(BaseLockBackend):
             return True
 
     @contextlib.contextmanager
+    def _naming(self) -> Iterator[BaseDatabaseWrapper]:
+        """The session, to be asked what the names of locks are made of."""
+        try:
+            with self._session.use(self.lease) as connection:
+                yield connection
+        except Error as error:
+            raise LockUnavailable(f"No lock of {self.alias!r} has a name yet: {error}") from error
+
+    @contextlib.contextmanager
     def _looking(self) -> Iterator[CursorWrapper]:
         """A cursor on the caller's connection; an error leaves the caller's transaction usable."""
         with transaction.atomic(using=self.alias), connections[self.alias].cursor() as cursor:
