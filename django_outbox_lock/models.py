@@ -74,14 +74,14 @@ class OutboxMessage(ImmutableMessage):
             ("view_message_body", "Can see the bodies of messages"),
         ]
         indexes = [
-            NotNullIndex(fields=["due_at", "id"], name="outbox_due", not_null="due_at"),
+            NotNullIndex(fields=["due_at", "id"], name="outboxlock_due", not_null="due_at"),
             # With the state, for databases whose indexes hold the settled rows as well.
             NotNullIndex(
-                fields=["order_key", "state", "id"], name="outbox_order", not_null="due_at"
+                fields=["order_key", "state", "id"], name="outboxlock_order", not_null="due_at"
             ),
             # The dead ones are few and looked for by people; no mark of a sent one touches it.
             NotEmptyIndex(
-                fields=["dead_reason", "id"], name="outbox_dead", not_empty="dead_reason"
+                fields=["dead_reason", "id"], name="outboxlock_dead", not_empty="dead_reason"
             ),
         ]
 

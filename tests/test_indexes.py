@@ -14,8 +14,8 @@ from django_outbox_lock.models import OutboxMessage
 if TYPE_CHECKING:
     from django.db.models import Index
 
-INDEX = NotNullIndex(fields=["due_at", "-id"], name="outbox_due", not_null="due_at")
-DEAD = NotEmptyIndex(fields=["dead_reason", "id"], name="outbox_dead", not_empty="dead_reason")
+INDEX = NotNullIndex(fields=["due_at", "-id"], name="outboxlock_due", not_null="due_at")
+DEAD = NotEmptyIndex(fields=["dead_reason", "id"], name="outboxlock_dead", not_empty="dead_reason")
 
 
 def create_sql(index: Index = INDEX, *, partial: bool) -> str:
@@ -27,20 +27,21 @@ def create_sql(index: Index = INDEX, *, partial: bool) -> str:
 
 def test_the_condition_stands_where_the_database_can() -> None:
     assert create_sql(partial=True) == (
-        'CREATE INDEX "outbox_due" ON "django_outbox_lock_outboxmessage" ("due_at", "id" DESC) '
+        'CREATE INDEX "outboxlock_due" ON "django_outbox_lock_outboxmessage" ("due_at", "id" DESC) '
         'WHERE "due_at" IS NOT NULL'
     )
 
 
 def test_elsewhere_the_index_is_whole() -> None:
     assert create_sql(partial=False) == (
-        'CREATE INDEX "outbox_due" ON "django_outbox_lock_outboxmessage" ("due_at", "id" DESC)'
+        'CREATE INDEX "outboxlock_due" ON "django_outbox_lock_outboxmessage" ("due_at", "id" DESC)'
     )
 
 
 def test_the_empty_text_stands_in_the_condition_as_a_literal() -> None:
     assert create_sql(DEAD, partial=True) == (
-        'CREATE INDEX "outbox_dead" ON "django_outbox_lock_outboxmessage" ("dead_reason", "id") '
+        'CREATE INDEX "outboxlock_dead" '
+        'ON "django_outbox_lock_outboxmessage" ("dead_reason", "id") '
         """WHERE "dead_reason" > ('')"""
     )
 
@@ -54,13 +55,13 @@ def test_migrations_can_write_and_compare_it(index: Index) -> None:
 
 
 def test_another_field_makes_another_index() -> None:
-    assert NotNullIndex(fields=["due_at", "-id"], name="outbox_due", not_null="id") != INDEX
+    assert NotNullIndex(fields=["due_at", "-id"], name="outboxlock_due", not_null="id") != INDEX
 
 
 @pytest.mark.django_db
 def test_the_table_has_its_indexes() -> None:
     with connection.cursor() as cursor:
         found = connection.introspection.get_constraints(cursor, OutboxMessage._meta.db_table)
-    assert found["outbox_due"]["columns"] == ["due_at", "id"]
-    assert found["outbox_order"]["columns"] == ["order_key", "state", "id"]
-    assert found["outbox_dead"]["columns"] == ["dead_reason", "id"]
+    assert found["outboxlock_due"]["columns"] == ["due_at", "id"]
+    assert found["outboxlock_order"]["columns"] == ["order_key", "state", "id"]
+    assert found["outboxlock_dead"]["columns"] == ["dead_reason", "id"]

@@ -317,13 +317,17 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
                 "indexes": [
                     django_outbox_lock.indexes.NotNullIndex(
-                        fields=["due_at", "id"], name="outbox_due", not_null="due_at"
+                        fields=["due_at", "id"], name="outboxlock_due", not_null="due_at"
                     ),
                     django_outbox_lock.indexes.NotNullIndex(
-                        fields=["order_key", "state", "id"], name="outbox_order", not_null="due_at"
+                        fields=["order_key", "state", "id"],
+                        name="outboxlock_order",
+                        not_null="due_at",
                     ),
                     django_outbox_lock.indexes.NotEmptyIndex(
-                        fields=["dead_reason", "id"], name="outbox_dead", not_empty="dead_reason"
+                        fields=["dead_reason", "id"],
+                        name="outboxlock_dead",
+                        not_empty="dead_reason",
                     ),
                 ],
             },

@@ -22,6 +22,6 @@ CREATE TABLE [django_outbox_lock_topicstate] ([id] nvarchar(64) NOT NULL PRIMARY
 -- Create model OutboxMessage
 --
 CREATE TABLE [django_outbox_lock_outboxmessage] ([message_id] char(32) NOT NULL UNIQUE, [topic] nvarchar(200) NOT NULL, [key] nvarchar(255) NULL, [order_key] bigint NULL, [slot] smallint NOT NULL, [body] varbinary(max) NOT NULL, [content_type] nvarchar(100) NOT NULL, [headers] nvarchar(max) NOT NULL, [correlation_id] nvarchar(200) DEFAULT '' NOT NULL, [causation_id] nvarchar(200) DEFAULT '' NOT NULL, [created_at] datetimeoffset NOT NULL, [id] bigint NOT NULL PRIMARY KEY IDENTITY (1, 1), [due_at] bigint NULL, [expires_at] bigint NULL, [state] smallint DEFAULT 10 NOT NULL, [attempts] int DEFAULT 0 NOT NULL, [last_error] nvarchar(2000) DEFAULT '' NOT NULL, [settled_at] bigint NULL, [dead_reason] nvarchar(100) DEFAULT '' NOT NULL);
-CREATE INDEX [outbox_dead] ON [django_outbox_lock_outboxmessage] ([dead_reason], [id]) WHERE [dead_reason] > ('');
-CREATE INDEX [outbox_due] ON [django_outbox_lock_outboxmessage] ([due_at], [id]) WHERE [due_at] IS NOT NULL;
-CREATE INDEX [outbox_order] ON [django_outbox_lock_outboxmessage] ([order_key], [state], [id]) WHERE [due_at] IS NOT NULL;
+CREATE INDEX [outboxlock_dead] ON [django_outbox_lock_outboxmessage] ([dead_reason], [id]) WHERE [dead_reason] > ('');
+CREATE INDEX [outboxlock_due] ON [django_outbox_lock_outboxmessage] ([due_at], [id]) WHERE [due_at] IS NOT NULL;
+CREATE INDEX [outboxlock_order] ON [django_outbox_lock_outboxmessage] ([order_key], [state], [id]) WHERE [due_at] IS NOT NULL;
