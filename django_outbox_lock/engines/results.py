@@ -125,7 +125,7 @@ class Bookkeeper:
         tried = row.attempts + 1
         broke = isinstance(outcome, BrokeTransport)
         if tried >= self._max_attempts:
-            reason = "breaks the transport" if broke else f"{tried} attempts failed"
+            reason = "breaks the transport" if broke else _failed(tried)
             return _dead(row, tried, outcome.reason, reason)
         again = Change(row.id, row.attempts, OUTSTANDING, tried, error=outcome.reason)
         if broke:
@@ -152,6 +152,10 @@ class Bookkeeper:
         self._record.parked += 1
         change = Change(row.id, row.attempts, OUTSTANDING, row.attempts, due_at=due_at)
         self._record.changes.append(change)
+
+
+def _failed(attempts: int) -> str:
+    return "1 attempt failed" if attempts == 1 else f"{attempts} attempts failed"
 
 
 def _dead(row: PageRow, attempts: int, error: str, reason: str) -> Change:

@@ -169,6 +169,13 @@ def test_a_head_that_fails_for_the_last_time_is_dead_and_skipped(outbox: Outbox)
     assert not Hold.objects.exists()
 
 
+def test_a_head_that_had_one_attempt(outbox: Outbox) -> None:
+    outbox.write("a1", key="a")
+    outbox.behave = failing("a1")
+    outbox.sweeper(max_attempts=1).tick()
+    assert outbox.row("a1").dead_reason == "1 attempt failed"
+
+
 def test_an_expired_message_dies_and_holds_nobody(outbox: Outbox) -> None:
     past = timezone.now() - dt.timedelta(seconds=60)
     outbox.write("a1", key="a", expires_at=past)
