@@ -87,6 +87,12 @@ def url(name: str, value: object) -> str:
     return given
 
 
+def function(name: str, value: object) -> None:
+    """Raise ``TypeError`` unless ``value`` can be called."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a function, not {value!r}.")
+
+
 def flag(name: str, value: object) -> bool:
     """``value`` if it is True or False; raises ``TypeError``."""
     if not isinstance(value, bool):

@@ -14,6 +14,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from django_outbox_lock import handlers
+from django_outbox_lock.checked import function
 from django_outbox_lock.conf import DEFAULT_ALIAS, BackendSettings, outbox_aliases, outbox_settings
 from django_outbox_lock.exceptions import InvalidSettings, LockNotObtained, LockTimeout
 from django_outbox_lock.polling import refuse_hold
@@ -159,6 +160,9 @@ class lock:  # noqa: N801 (called like a function)
         self.timeout = timeout
         self.using = using or DEFAULT_ALIAS
         refuse_hold(minimum_hold, maximum_hold)
+        for name, callback in (("on_lost", on_lost), ("on_risk", on_risk)):
+            if callback is not None:
+                function(name, callback)
         self.minimum_hold = minimum_hold
         self.maximum_hold = maximum_hold
         self.on_lost = on_lost
@@ -238,9 +242,9 @@ def refusal(
     holder = registry.look_up(using, resource)
     by = holder if holder and holder.lock_id else "somebody else"
     seconds = timeout if waited is None else waited
-    during = f" for the {seconds:g} s that were waited" if seconds > 0 else ""
+    after = f" It did not come free within {seconds:g} s." if seconds > 0 else ""
     kind = LockTimeout if timeout > 0 else LockNotObtained
-    message = f"{resource} is held{during} by {by}.{_strange(using, resource, holder)}"
+    message = f"{resource} is held by {by}.{after}{_strange(using, resource, holder)}"
     return kind(message, resource=resource, holder=holder)
 
 

@@ -102,7 +102,7 @@ def test_busy_is_one_line_and_no_failure(run_manage: RunManage, somebody: LeaseT
     busy = run_manage("runlocked", "--busy-exit-code", "9", *run[1:], env=ENV, check=False)
     assert busy.returncode == 9
     waited = run_manage("runlocked", "--timeout", "0.3", *run[1:], env=ENV)
-    assert "for the 0.3 s that were waited" in waited.stdout
+    assert "It did not come free within 0.3 s." in waited.stdout
 
 
 def test_the_loss_ends_the_command(

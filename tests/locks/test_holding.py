@@ -192,6 +192,17 @@ def test_wrong_limits_are_told_where_they_are_written(limits: Any, message: str)
 
 
 @once
+@pytest.mark.parametrize("name", ["on_lost", "on_risk"])
+def test_a_callback_that_cannot_be_called(name: str) -> None:
+    """Told where it is written, not at the loss."""
+    for make in (lock, single_instance):
+        with pytest.raises(TypeError, match=f"{name} must be a function, not 3"):
+            make("nightly-report", **{name: 3})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="callback must be a function, not None"):
+        getattr(obtain(), name)(None)
+
+
+@once
 def test_wrong_limits_of_a_handle() -> None:
     handle = obtain()
     with pytest.raises(ValueError, match="seconds must be a number of at least 0, not -1"):

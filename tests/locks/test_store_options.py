@@ -85,6 +85,7 @@ def test_what_every_store_has(cls: type, name: str, value: object) -> None:
         (RedisLock, {"url": "redis://h?ssl_cert_reqs=none"}, "url: .*'ssl_cert_reqs'"),
         (RedisLock, {"url": "redis://h?protocol=9"}, "url: protocol must be"),
         (RedisLock, {"url": "redis://h?retry=3&socket_timeout=9"}, "url has retry, socket_timeout"),
+        (RedisLock, {"url": "redis://h/shop"}, "url: the database is a number, not '/shop'"),
         (RedisLock, {"cluster": "yes"}, "cluster must be True or False"),
     ],
 )

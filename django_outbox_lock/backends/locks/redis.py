@@ -168,7 +168,11 @@ class RedisLock(StoreLockBackend):
 
 def _readable(given: str) -> str:
     """The URL if a connection can be made of it; none is opened for that."""
-    misplaced = _NOT_IN_URL.intersection(parse_qs(urlsplit(given).query))
+    parts = urlsplit(given)
+    database = "" if parts.scheme == "unix" else parts.path.strip("/")
+    if database and not database.isdecimal():  # redis-py would take 0 for it
+        raise ValueError(f"url: the database is a number, not {parts.path!r}.")
+    misplaced = _NOT_IN_URL.intersection(parse_qs(parts.query))
     if misplaced:
         names = ", ".join(sorted(misplaced))
         raise ValueError(f"url has {names}: timeout is an option, and nothing is repeated.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from django.utils import timezone
 
-from django_outbox_lock.checked import at_least, positive
+from django_outbox_lock.checked import at_least, function, positive
 from django_outbox_lock.polling import in_background
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class Callbacks:
 
     def add(self, callback: Callback, handle: LockHandle) -> None:
         """Tell this one, too; at once if the others have been told."""
+        function("callback", callback)
         with self._mutex:
             self._callbacks.append(callback)
             is_told = self.is_told
