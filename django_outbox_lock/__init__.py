@@ -7,6 +7,7 @@ This is the front door: application code imports from here, at any time, even at
 from __future__ import annotations
 
 from django_outbox_lock.composite import lock_all
+from django_outbox_lock.decorators import single_instance
 from django_outbox_lock.draft import Draft
 from django_outbox_lock.envelope import Envelope
 from django_outbox_lock.exceptions import (
@@ -25,7 +26,7 @@ from django_outbox_lock.exceptions import (
     TransportDown,
 )
 from django_outbox_lock.idempotency import idempotent, process_once, run_once
-from django_outbox_lock.locking import lock, locks, single_instance
+from django_outbox_lock.locking import lock, locks
 from django_outbox_lock.outbox import publish, publish_many
 from django_outbox_lock.outcomes import Rejected, Retry, Sent
 

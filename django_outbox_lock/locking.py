@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import inspect
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_outbox_lock import handlers
-from django_outbox_lock.checked import function
+from django_outbox_lock import checked, handlers
 from django_outbox_lock.conf import DEFAULT_ALIAS, BackendSettings, outbox_aliases, outbox_settings
 from django_outbox_lock.exceptions import InvalidSettings, LockNotObtained, LockTimeout
 from django_outbox_lock.polling import refuse_hold
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
     from types import TracebackType
 
     from django_outbox_lock.backends.locks.base import BaseLockBackend
@@ -29,9 +25,6 @@ if TYPE_CHECKING:
     from django_outbox_lock.holder import Holder
 
 logger = logging.getLogger("django_outbox_lock.locks")
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _ROOMS = "django_outbox_lock.backends.locks"
 LEASE_TABLE = f"{_ROOMS}.lease.LeaseTableLock"
@@ -162,7 +155,7 @@ class lock:  # noqa: N801 (called like a function)
         refuse_hold(minimum_hold, maximum_hold)
         for name, callback in (("on_lost", on_lost), ("on_risk", on_risk)):
             if callback is not None:
-                function(name, callback)
+                checked.function(name, callback)
         self.minimum_hold = minimum_hold
         self.maximum_hold = maximum_hold
         self.on_lost = on_lost
@@ -256,67 +249,3 @@ def _strange(using: str, resource: str, holder: Holder | None) -> str:
         f" That holder was given it by {holder.backend!r} and this process uses {arbiter!r}: "
         "two backends do not shut each other out, so this one waits until that holder is gone."
     )
-
-
-def single_instance(
-    resource: str,
-    *,
-    timeout: float = 0.0,
-    using: str | None = None,
-    minimum_hold: float = 0.0,
-    maximum_hold: float | None = None,
-    on_lost: Callback | None = None,
-    on_risk: Callback | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
-    """Run the function only where ``resource`` can be had; elsewhere log at INFO, return None.
-
-    Takes what ``lock`` takes, and raises what ``lock`` raises, except ``LockNotObtained``. Works
-    for coroutine functions, too.
-    """
-    if not isinstance(resource, str):
-        raise TypeError(f"single_instance takes the name of a lock, not {resource!r}.")
-    make = functools.partial(
-        lock,
-        resource,
-        timeout=timeout,
-        using=using,
-        minimum_hold=minimum_hold,
-        maximum_hold=maximum_hold,
-        on_lost=on_lost,
-        on_risk=on_risk,
-    )
-    make()  # a wrong time is told where it is written
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"{function.__qualname__} is a generator: it would run after the lock.")
-
-        @functools.wraps(function)
-        def single(*args: P.args, **kwargs: P.kwargs) -> R | None:
-            held = make()
-            with contextlib.ExitStack() as stack:
-                stack.push(held)  # before it is entered: a signal's handler may raise in between
-                try:
-                    held.__enter__()
-                except LockNotObtained as busy:
-                    logger.info("%s was not run: %s", function.__qualname__, busy)
-                    return None
-                return function(*args, **kwargs)
-
-        @functools.wraps(function)
-        async def single_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            held = make()
-            async with contextlib.AsyncExitStack() as stack:
-                stack.push_async_exit(held)
-                try:
-                    await held.__aenter__()
-                except LockNotObtained as busy:
-                    logger.info("%s was not run: %s", function.__qualname__, busy)
-                    return None
-                return await cast("Awaitable[Any]", function(*args, **kwargs))
-
-        if inspect.iscoroutinefunction(function):
-            return cast("Callable[P, R | None]", single_async)
-        return single
-
-    return decorate

@@ -18,7 +18,8 @@ from django_outbox_lock.backends.locks.lease import LeaseTableLock
 from django_outbox_lock.backends.locks.memory import MemoryLock
 from django_outbox_lock.composite import lock_all
 from django_outbox_lock.conf import BackendSettings
-from django_outbox_lock.locking import lock, locks, single_instance
+from django_outbox_lock.decorators import single_instance
+from django_outbox_lock.locking import lock, locks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from django.utils import timezone
 
-from django_outbox_lock.checked import at_least, function, positive
+from django_outbox_lock import checked
 from django_outbox_lock.polling import in_background
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ class Times:
 
         Raises ``ValueError`` for less than 0, and for what is no number of seconds.
         """
-        self._minimum_hold = at_least("seconds", seconds, 0)
+        self._minimum_hold = checked.at_least("seconds", seconds, 0)
 
     def hold_at_most(self, seconds: float) -> None:
         """Give the lock up, as lost, when it has been held for so many seconds.
 
         Raises ``ValueError`` unless that is more than 0.
         """
-        self._maximum_hold = positive("seconds", seconds)
+        self._maximum_hold = checked.positive("seconds", seconds)
 
     @property
     def _over_at(self) -> float:
@@ -132,7 +132,7 @@ class Callbacks:
 
     def add(self, callback: Callback, handle: LockHandle) -> None:
         """Tell this one, too; at once if the others have been told."""
-        function("callback", callback)
+        checked.function("callback", callback)
         with self._mutex:
             self._callbacks.append(callback)
             is_told = self.is_told
