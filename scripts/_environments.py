@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import subprocess
 import sys
 import tomllib
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scripts import _machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 DEV = ROOT / ".dev"
@@ -34,9 +36,10 @@ class Environment:
         python = str(folder / "bin" / "python")
         stamp = folder / "made-from.txt"
         made_from = "\n".join([self.interpreter, *self.requirements])
-        if not stamp.exists() or stamp.read_text(encoding="utf-8") != made_from:
-            self._install(folder, python)
-            stamp.write_text(made_from, encoding="utf-8")
+        with _one_at_a_time(folder):
+            if not stamp.exists() or stamp.read_text(encoding="utf-8") != made_from:
+                self._install(folder, python)
+                stamp.write_text(made_from, encoding="utf-8")
         return python
 
     def _install(self, folder: Path, python: str) -> None:
@@ -46,6 +49,15 @@ class Environment:
         pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
         subprocess.run([self.interpreter, "-m", "venv", "--clear", str(folder)], check=True)
         subprocess.run([*pip, *self.requirements], check=True, cwd=ROOT)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Two commands in two terminals: the second one waits until the environment is there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def requirements(*groups: str, extras: Iterable[str] = ()) -> tuple[str, ...]:

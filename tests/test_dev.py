@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,31 @@ def test_an_environment_is_made_once_for_its_requirements(
     for requirements in (("a",), ("a",), ("a", "b")):
         _environments.Environment("one", requirements).python()
     assert made == [("a",), ("a", "b")]
+
+
+def test_two_commands_at_once_make_an_environment_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each would clear away what the other one is installing."""
+    begun, finish = threading.Semaphore(0), threading.Event()
+
+    def install(_: _environments.Environment, folder: Path, _python: str) -> None:
+        begun.release()
+        assert finish.wait(30)
+        folder.mkdir()
+
+    monkeypatch.setattr(_environments, "VENVS", tmp_path)
+    monkeypatch.setattr(_environments.Environment, "_install", install)
+    environment = _environments.Environment("one", ("a",))
+    commands = [threading.Thread(target=environment.python) for _ in range(2)]
+    for command in commands:
+        command.start()
+    assert begun.acquire(timeout=30)
+    assert not begun.acquire(timeout=0.2)
+    finish.set()
+    for command in commands:
+        command.join(30)
+    assert not begun.acquire(blocking=False)
 
 
 def test_a_failing_step_is_a_status_not_a_traceback(
