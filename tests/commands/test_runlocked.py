@@ -329,7 +329,7 @@ def test_ctrl_z_stops_the_command_too(tmp_path: Path, wait_until: WaitUntil) -> 
         process.send_signal(signal.SIGTSTP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         written = log.stat().st_size
-        time.sleep(0.3)
+        time.sleep(0.3)  # the period in which nothing may happen
         assert log.stat().st_size == written
         process.send_signal(signal.SIGCONT)
         wait_until(lambda: log.stat().st_size > written, what="going on")

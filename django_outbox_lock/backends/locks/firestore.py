@@ -69,7 +69,6 @@ class FirestoreLock(StoreLockBackend):
     ) -> None:
         super().__init__(alias, **options)
         self.collection = checked.text("collection", collection)
-        checked.positive("timeout", timeout)
         self._place = {
             "project": checked.optional("project", project),
             "database": checked.optional("database", database),
