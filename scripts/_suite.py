@@ -196,7 +196,7 @@ def run_one(suite: Suite, run: Run, *, streamed: bool) -> Result:
 def read(report: Path) -> dict[str, Any]:
     """What tests/plugin.py left; a run that ended early leaves nothing."""
     if not report.exists():
-        return {"exercised": [], "not_exercised": {}, "passed": 0, "failed": 0}
+        return {"exercised": [], "not_exercised": {}, "passed": 0, "failed": []}
     found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
     return found
 
@@ -209,7 +209,7 @@ def coverage(python: str) -> list[str]:
 
 
 def close(results: list[Result], missing: dict[str, str], failures: list[str]) -> None:
-    """The closing list: what was exercised, and by name what was not."""
+    """The closing list: what was exercised, and by name what was not and what failed."""
     print("\n== servers exercised")
     lines = [
         f"{item['name']} {item['version']} ({item['label']})"
@@ -220,7 +220,8 @@ def close(results: list[Result], missing: dict[str, str], failures: list[str]) -
         missing |= result.report["not_exercised"]
     lines += [f"not exercised: {TITLES.get(name, name)} ({missing[name]})" for name in missing]
     print("\n".join(dict.fromkeys(lines)))
-    passed, failed = (sum(r.report[key] for r in results) for key in ("passed", "failed"))
-    print(f"\n{passed} passed, {failed} failed", flush=True)
+    passed = sum(result.report["passed"] for result in results)
+    failed = [f"{result.name}: {test}" for result in results for test in result.report["failed"]]
+    print("", *failed, f"{passed} passed, {len(failed)} failed", sep="\n", flush=True)
     if failures:
         print(f"Failed: {', '.join(failures)}", file=sys.stderr)

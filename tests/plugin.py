@@ -24,7 +24,7 @@ from django.test import TransactionTestCase
 from tests import servers
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
 DATABASES = ("sqlite", "postgresql", "mariadb", "mysql", "mssql")
 EAGER = ("rabbitmq", "pgbouncer", "chromium", "spin", "libfaketime")
@@ -204,14 +204,19 @@ def not_exercised(name: str, reason: str) -> None:
     raise SystemExit(NOT_EXERCISED)
 
 
-def write_report(exercised: list[Exercised], missing: dict[str, str], **counts: int) -> None:
+def write_report(
+    exercised: list[Exercised],
+    missing: dict[str, str],
+    passed: int = 0,
+    failed: Sequence[str] = (),
+) -> None:
     """For scripts/dev.py, which closes with one list over all runs."""
     if path := os.environ.get("OUTBOX_TEST_REPORT"):
         report = {
             "exercised": [asdict(item) for item in exercised],
             "not_exercised": missing,
-            "passed": counts.get("passed", 0),
-            "failed": counts.get("failed", 0),
+            "passed": passed,
+            "failed": failed,
         }
         Path(path).write_text(json.dumps(report), encoding="utf-8")
 
@@ -250,12 +255,9 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     stats = terminalreporter.stats
-    passed, failed = (
-        len(stats.get("passed", [])),
-        len(stats.get("failed", []) + stats.get("error", [])),
-    )
+    failed = [report.nodeid for key in ("failed", "error") for report in stats.get(key, [])]
     run = config.stash[RUN]
-    write_report(run.exercised, run.missing, passed=passed, failed=failed)
+    write_report(run.exercised, run.missing, len(stats.get("passed", [])), failed)
     terminalreporter.section("servers exercised")
     for item in run.exercised:
         terminalreporter.write_line(f"{item.name} {item.version} ({item.label})")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts import _commands, _environments, _machine, _migrations, dev
+from scripts import _commands, _environments, _machine, _migrations, _suite, dev
 
 if TYPE_CHECKING:
     from tests.conftest import WaitUntil
@@ -182,3 +182,12 @@ def test_the_suite_is_told_to_end_by_sigterm(tmp_path: Path, wait_until: WaitUnt
         finally:
             process.kill()
     assert sorted(log.read_text().split()) == ["begun", "begun", "ended", "ended"]
+
+
+def test_the_closing_list_names_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    """It stands at the end of some thousand lines, of which a log keeps the last."""
+    report = {"exercised": [], "not_exercised": {}, "passed": 3, "failed": ["test_it.py::test_it"]}
+    _suite.close([_suite.Result("sqlite", 1, report)], {}, ["sqlite"])
+    said = capsys.readouterr()
+    assert said.out.endswith("\nsqlite: test_it.py::test_it\n3 passed, 1 failed\n")
+    assert said.err == "Failed: sqlite\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -41,7 +42,7 @@ class Proxy:
         self._weather = Weather()
         self._links: set[Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -146,37 +147,44 @@ class Proxy:
 
     # In the loop's thread
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._weather.accepted += 1
-        if self._weather.resets:
-            return reset(writer)
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = listener.accept()
+            self._weather.accepted += 1
+            task = self._loop.create_task(self._serve(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        near = await asyncio.open_connection(sock=connection)
         try:
-            far = await asyncio.open_connection(_HOST, self.target)
+            if not self._weather.resets:
+                await self._link(near, await asyncio.open_connection(_HOST, self.target))
         except OSError:
-            return reset(writer)
-        return await self._link((reader, writer), far)
+            pass
+        finally:
+            reset(near[1])
 
     async def _link(self, near: Stream, far: Stream) -> None:
         link = Link(self._weather, near, far)
         self._links.add(link)
-        # When the proxy is closed; asyncio would write a task's cancellation into the log.
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             await link.run()
-        self._links.discard(link)
+        finally:
+            self._links.discard(link)
 
     async def _heal(self) -> None:
         self._weather.clear()
         for link in [link for link in self._links if link.lost]:
             link.end()
         if self._listener is None:
-            self._listener = await asyncio.start_server(self._serve, _HOST, self.port)
+            self._listener = socket.create_server((_HOST, self.port))
+            self._listener.setblocking(False)
+            self._loop.add_reader(self._listener, self._accept, self._listener)
 
     async def _refuse(self) -> None:
         if self._listener is not None:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
 
@@ -188,6 +196,7 @@ class Proxy:
 
     async def _close(self) -> None:
         await self._refuse()
+        await asyncio.sleep(0)  # a task that has not begun could not end its connection
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

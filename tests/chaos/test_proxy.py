@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -209,3 +210,18 @@ def test_its_end_leaves_no_thread_and_frees_the_port(echo: Echo) -> None:
     assert threading.active_count() <= before + 1  # the echo's thread for this connection
     with socket.create_server(("127.0.0.1", proxy.port)):
         pass
+
+
+def test_its_end_ends_connections_that_are_being_made() -> None:
+    """The server has not taken its side yet, or the proxy's own loop has not begun with it."""
+    with ExitStack() as made:
+        full = made.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        made.enter_context(socket.create_connection(full.getsockname()))
+        with Proxy(full.getsockname()[1]) as proxy:
+            clients = [
+                made.enter_context(socket.create_connection(("127.0.0.1", proxy.port), 5))
+                for _ in range(20)
+            ]
+        for each in clients:
+            with suppress(ConnectionResetError):
+                assert each.recv(1) == b""
