@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def load(path: str, dotted: str, base: type[T]) -> type[T]:
-    """The class that ``dotted`` names, a subclass of ``base``; raises ``InvalidSettings``.
+    """The class that ``dotted`` names, a whole ``base``; raises ``InvalidSettings``.
 
     ``path`` is the place in the settings. A missing library surfaces as the room's own sentence.
     """
@@ -29,6 +29,8 @@ def load(path: str, dotted: str, base: type[T]) -> type[T]:
         raise InvalidSettings(f"{path}['BACKEND']: {error}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, base)):
         raise InvalidSettings(f"{path}['BACKEND']: {dotted} is no {base.__name__}.")
+    if missing := ", ".join(sorted(getattr(loaded, "__abstractmethods__", ()))):
+        raise InvalidSettings(f"{path}['BACKEND']: {dotted} does not define {missing}.")
     return loaded
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tests import servers
     from tests.conftest import RunManage
 
+PUBLISHER = "django_outbox_lock.backends.publishers.base.BasePublisher"
 LEASE = locking.LEASE_TABLE
 IN_MEMORY = locking.IN_MEMORY
 PUBLISHERS = "django_outbox_lock.backends.publishers"
@@ -109,6 +110,13 @@ def test_right_settings_are_passed_over_in_silence(sections: dict[str, Any]) -> 
             "E003",
             {"PUBLISHERS": {"default": {"BACKEND": LEASE}}},
             "['PUBLISHERS']['default']['BACKEND']: " + LEASE + " is no BasePublisher.",
+        ),
+        (
+            "E003",
+            {"PUBLISHERS": {"default": {"BACKEND": PUBLISHER}}},
+            "['PUBLISHERS']['default']['BACKEND']: "
+            + PUBLISHER
+            + " does not define publish_batch.",
         ),
         (
             "E004",

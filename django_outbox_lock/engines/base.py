@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import logging
 import random
 from queue import Empty, SimpleQueue
@@ -28,7 +29,7 @@ logger = logging.getLogger("django_outbox_lock.engines")
 JITTER = 0.2
 
 
-class Engine:
+class Engine(abc.ABC):
     """Does its work in one process of all that share a lock; the others look and sleep.
 
     ``using`` is a database alias. Times are in seconds: ``interval`` between two cycles,
@@ -82,20 +83,20 @@ class Engine:
     # The part of an engine.
 
     @classmethod
+    @abc.abstractmethod
     def section(cls, settings: OutboxSettings) -> KeywordSettings:
         """The keyword arguments of this class in the settings."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def look(self) -> bool:
         """Whether there is anything to do: a read, without the lock."""
-        raise NotImplementedError
 
     def begin(self, handle: LockHandle) -> None:
         """Called when the lock was obtained, before any work."""
 
+    @abc.abstractmethod
     def work(self, handle: LockHandle) -> bool:
         """Do one page; False when nothing is left. Raises ``LockLost`` when it is refused."""
-        raise NotImplementedError
 
     def finish(self) -> None:
         """Called after the lock was given back, or was lost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,7 +25,7 @@ class ArchiveRecord:
     attempts: int
 
 
-class BaseArchive:
+class BaseArchive(abc.ABC):
     """Keeps messages for good; ``alias`` is the database alias of the outbox.
 
     ``in_database``: the archive is a table beside the outbox. Then ``store`` runs inside the
@@ -36,13 +37,13 @@ class BaseArchive:
     def __init__(self, alias: str) -> None:
         self.alias = alias
 
+    @abc.abstractmethod
     def store(self, records: Sequence[ArchiveRecord]) -> Sequence[Outcome]:
         """Keep the records durably and answer for each, in the order given.
 
         ``Sent`` means that the record can be read back; only such ones are deleted. Storing a
         record that is there already is no error. An exception means that nothing may be deleted.
         """
-        raise NotImplementedError
 
     def check(self) -> list[CheckMessage]:
         """System checks of this archive that need no connection."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -40,7 +41,7 @@ class ProbeResult:
     reason: str = ""
 
 
-class Room:
+class Room(abc.ABC):
     """One store: how it takes, proves and gives back a lock.
 
     ``alias`` is the database alias of the outbox: its registry issues the tokens. ``namespace``
@@ -78,34 +79,34 @@ class Room:
         self._given_namespace = namespace
         self.reset()
 
+    @abc.abstractmethod
     def reset(self) -> None:
         """Start without any handle, as a forked child must."""
-        raise NotImplementedError
 
     def store_key(self, resource: str) -> str:
         """The resource's key in the store, as text."""
         return keys.store_key(self.namespace, resource)
 
+    @abc.abstractmethod
     def take(self, resource: str, lock_id: str) -> Grant | None:
         """Try once to take the resource and to bump its token; None when it is busy.
 
         Raises ``LockUnavailable`` when the store could not be asked.
         """
-        raise NotImplementedError
 
     def undo_take(self, resource: str, lock_id: str) -> None:
         """Called when a take was interrupted: who asked never got the answer."""
 
+    @abc.abstractmethod
     def prove_once(self, handle: LockHandle) -> bool:
         """Ask the store, in one go, whether the handle holds, and renew its lease if it has one.
 
         False means definitely not; an exception means that nobody knows.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def drop(self, handle: LockHandle) -> bool:
         """Give the lock back in the store; tells whether it was held."""
-        raise NotImplementedError
 
     def abandon(self, handle: LockHandle) -> None:
         """Leave a lost lock behind so that nobody waits for this process longer than needed.
@@ -113,9 +114,9 @@ class Room:
         Must not wait for long: the thread that watches the deadlines may be the one that calls.
         """
 
+    @abc.abstractmethod
     def live(self) -> Iterable[Live]:
         """What the store shows of its locks. Raises ``LockUnavailable`` when it may not be seen."""
-        raise NotImplementedError
 
     def end_by_force(self, resource: str, holder: Holder) -> None:
         """End the holder in the store; the registry has fenced it off already."""

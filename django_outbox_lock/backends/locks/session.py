@@ -6,6 +6,7 @@ held: a new session would hold nothing, and nobody would notice.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import time
 import uuid
@@ -51,37 +52,37 @@ class SessionLockBackend(BaseLockBackend):
 
     # The part of a room.
 
+    @abc.abstractmethod
     def connection_options(self) -> dict[str, Any]:
         """Options of the driver: time-outs and keepalives."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def prepare(self, cursor: CursorWrapper) -> None:
         """Set up a new session; among other things the server's dead man's switch."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def try_lock(self, cursor: CursorWrapper, key: str) -> bool:
         """Take the lock without waiting."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def unlock(self, cursor: CursorWrapper, key: str) -> bool:
         """Release the lock; tells whether this session held it."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def owns(self, cursor: CursorWrapper, key: str) -> bool:
         """Prove that this session holds the lock, on a server that can write."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def session_id(self, cursor: CursorWrapper) -> str:
         """The server's number of this session."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def seen(self, cursor: CursorWrapper) -> Iterable[Live]:
         """The locks of this kind that the server shows."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def kill(self, cursor: CursorWrapper, session_id: str) -> None:
         """End a session on the server."""
-        raise NotImplementedError
 
     def meets(self, cursor: CursorWrapper, key: str, session_id: str) -> bool:
         """Whether the cursor is on the very database in which the session holds the lock."""

@@ -61,7 +61,7 @@ class Owner:
     application: str = field(default_factory=process.application)
 
 
-class StoreLockBackend(BaseLockBackend, abc.ABC):
+class StoreLockBackend(BaseLockBackend):
     """What the rooms for stores outside the database have in common.
 
     ``namespace`` must be given: such a store is often shared by applications and environments.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from django_outbox_lock.outcomes import Outcome
 
 
-class BasePublisher:
+class BasePublisher(abc.ABC):
     """Carries envelopes and says of each what became of it.
 
     A room takes its options as keyword arguments and raises ``ValueError`` or ``TypeError`` for
@@ -32,6 +33,7 @@ class BasePublisher:
     max_batch: int | None = None
     """The most envelopes that one call may be given; None for any number."""
 
+    @abc.abstractmethod
     def publish_batch(self, envelopes: Sequence[Envelope]) -> Iterable[Outcome]:
         """One outcome for each envelope, in the order given, each as soon as it is known.
 
@@ -40,7 +42,6 @@ class BasePublisher:
         what has no outcome yet was not decided. The caller may stop iterating at any point, and
         may call from any thread, one at a time.
         """
-        raise NotImplementedError
 
     def handles(self, topic: str) -> bool:
         """Whether the topic leads anywhere from here; False is no verdict on its messages."""

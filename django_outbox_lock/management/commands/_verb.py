@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_outbox_lock.management.commands._engine import add_database
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from django.core.management.base import OutputWrapper
 
 
-class Verb:
+class Verb(abc.ABC):
     """One verb: its arguments, and what it does with them."""
 
     name: ClassVar[str]
@@ -27,6 +28,6 @@ class Verb:
         """The arguments of every verb."""
         add_database(parser, "Alias of the database whose outbox it is.")
 
+    @abc.abstractmethod
     def run(self, options: dict[str, Any]) -> None:
         """Do it; raises ``CommandError`` with a sentence for a person."""
-        raise NotImplementedError
