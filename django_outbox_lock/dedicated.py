@@ -55,6 +55,7 @@ class LockSession:
         self._turn = _Turn()
         self._wrapper: BaseDatabaseWrapper | None = None
         self._raw: Any = None
+        self._ended: deque[BaseDatabaseWrapper] = deque()
 
     @property
     def is_open(self) -> bool:
@@ -68,22 +69,23 @@ class LockSession:
         Raises ``LockUnavailable`` when it stays busy for ``timeout`` seconds or cannot be opened,
         and ``SessionLost``, after closing it, when it turns out to be dead.
         """
-        with self._turn.taken(timeout) as alone:
-            if not alone:
-                raise LockUnavailable(f"The lock session of {self._alias!r} is busy.")
-            wrapper = self._wrapper or self._open()
-            try:
-                self._refuse_replaced(wrapper)
-                yield wrapper
-            except (DatabaseError, InterfaceError) as error:
-                self._raise_if_lost(error)
-                self._close_if_unfit(error)
-                raise
-            finally:
-                if self._wrapper is None:  # closed by a thread that could not wait for us
-                    self._discard(wrapper)
-            if self._wrapper is not wrapper:
-                raise SessionLost(f"The lock session of {self._alias!r} was closed meanwhile.")
+        try:
+            with self._turn.taken(timeout) as alone:
+                if not alone:
+                    raise LockUnavailable(f"The lock session of {self._alias!r} is busy.")
+                wrapper = self._wrapper or self._open()
+                try:
+                    self._refuse_replaced(wrapper)
+                    yield wrapper
+                except (DatabaseError, InterfaceError) as error:
+                    self._raise_if_lost(error)
+                    self._close_if_unfit(error)
+                    raise
+                if self._wrapper is not wrapper:
+                    raise SessionLost(f"The lock session of {self._alias!r} was closed meanwhile.")
+        finally:
+            if self._ended:  # closed by a thread that could not wait for the end of our turn
+                self._discard_ended()
 
     def close(self) -> None:
         """End the session, and so every lock that it holds, without waiting for its user.
@@ -93,13 +95,10 @@ class LockSession:
         """
         wrapper, raw = self._wrapper, self._raw
         self._wrapper = self._raw = None
-        if wrapper is None:
-            return
-        with self._turn.taken() as alone:
-            if alone:
-                self._discard(wrapper)
-            else:
-                _shut_down(raw)
+        if wrapper is not None:
+            self._ended.append(wrapper)
+        if not self._discard_ended() and wrapper is not None:
+            _shut_down(raw)
 
     def close_if_unused(self) -> None:
         """End the session unless it holds a lock or somebody is about to take one."""
@@ -110,6 +109,7 @@ class LockSession:
     def disown(self) -> None:
         """In a forked child: let go of the parent's session without a word to the server."""
         wrapper, raw = self._wrapper, self._raw
+        _inherited.extend(self._ended)
         if wrapper is not None:
             _inherited.append(wrapper)
             _replace_by_nothing(raw)
@@ -150,11 +150,18 @@ class LockSession:
         if not self.keys and not dberrors.is_transient(error):
             self.close()
 
-    def _discard(self, wrapper: BaseDatabaseWrapper) -> None:
-        self.keys.clear()
-        # Whatever a driver says of a session that may be dead already: it is to be closed.
-        with contextlib.suppress(Exception):
-            wrapper.close()
+    def _discard_ended(self) -> bool:
+        """Close what has ended; False if another thread has its turn, which does it afterwards."""
+        while self._ended:
+            with self._turn.taken() as alone:
+                if not alone:
+                    return False
+                if self._wrapper is None:
+                    self.keys.clear()
+                # Whatever a driver says of a session that may be dead already: it is to be closed.
+                with contextlib.suppress(Exception):
+                    self._ended.popleft().close()
+        return True
 
 
 class _Turn:
