@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 MARGIN: Final = 3.0
 # As many writes as an old holder tries.
 WRITES: Final = 3
+# Leases of those who are to keep what they hold, in seconds: a loaded machine may stand still for
+# longer than the subject's lease, which is as short as those who wait for its end need it.
+STEADY: Final = 4.0
+UNHURRIED: Final = 15.0
 
 
 class Scene:
@@ -89,7 +93,12 @@ class Scene:
 
     def rival(self) -> BaseLockBackend:
         """A room of another process, as far as the server can see."""
-        return self._build(self.direct, self.server.port, self._options)
+        options = {**self._options, "lease": max(UNHURRIED, self.subject.lease)}
+        return self._build(self.direct, self.server.port, options)
+
+    def steady(self) -> LockHandle:
+        """A lock through the proxy that is to be kept."""
+        return self.obtain(self.room(lease=max(STEADY, self.subject.lease)))
 
     def obtain(self, room: BaseLockBackend, timeout: float = 0.0) -> LockHandle:
         handle = room.obtain(self.resource, timeout=timeout)
@@ -128,12 +137,18 @@ class Scene:
         """The loss is known within the lease, and final."""
         assert handle.wait_lost(handle.backend.lease + MARGIN)
         assert time.monotonic() - began < handle.backend.lease + MARGIN
-        self.reopened_nothing(handle)
+        self.reopens_nothing(handle)
 
-    def reopened_nothing(self, handle: LockHandle) -> None:
-        """A session lock that was lost has no session; nothing holds what its handle does not."""
+    def reopens_nothing(self, handle: LockHandle) -> None:
+        """A session lock that was lost has no session; nothing holds what its handle does not.
+
+        The watchdog notes the loss first, and then closes the session.
+        """
         if self.subject.session:
-            assert not vars(handle.backend)["_session"].is_open
+            session = vars(handle.backend)["_session"]
+            self._wait_until(lambda: not session.is_open, what="the session is closed")
+            self.settle()
+            assert not session.is_open
 
     def taken_over(self, handle: LockHandle, more: float = 0.0) -> None:
         """Somebody else comes after, ``more`` seconds later than documented at the latest."""

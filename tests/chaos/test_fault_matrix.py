@@ -36,7 +36,7 @@ import pytest
 from django_outbox_lock.exceptions import LockUnavailable
 from tests import servers
 from tests.chaos.proxy import Proxy
-from tests.chaos.scene import MARGIN, Scene
+from tests.chaos.scene import MARGIN, STEADY, UNHURRIED, Scene
 from tests.chaos.subjects import SUBJECTS
 from tests.plugin import RUN
 
@@ -142,7 +142,7 @@ def test_a_session_that_ends_is_a_loss(scene: Scene, *, orderly: bool) -> None:
 @on(*TABLES, *STORES)
 def test_a_lease_outlives_its_connection(scene: Scene, *, orderly: bool) -> None:
     """The owner's id is the proof, over whatever connection."""
-    handle = scene.obtain(scene.room())
+    handle = scene.steady()
     scene.proxy.cut(orderly=orderly)
     scene.kept(handle)
 
@@ -159,19 +159,18 @@ def test_nothing_passes_any_more(scene: Scene) -> None:
 
 @on(*SESSIONS, *TABLES, *STORES)
 def test_answers_are_late_by_half_a_lease(scene: Scene) -> None:
-    handle = scene.obtain(scene.room())
-    pause = min(scene.subject.lease, 4.0) / 2
+    handle = scene.steady()
     with scene.proxy.freeze():
-        assert not handle.wait_lost(pause)
+        assert not handle.wait_lost(STEADY / 2)
     scene.kept(handle)
 
 
 @on(*TABLES, "mongodb", "dynamodb", "firestore")
 def test_a_lease_outlives_an_outage_of_half_of_it(scene: Scene) -> None:
     """Case 069."""
-    handle = scene.obtain(scene.room())
+    handle = scene.steady()
     with scene.proxy.down():
-        assert not handle.wait_lost(scene.subject.lease / 2)
+        assert not handle.wait_lost(handle.backend.lease / 2)
     scene.kept(handle)
 
 
@@ -195,7 +194,7 @@ def test_a_session_does_not_outlive_an_outage(scene: Scene) -> None:
 @on(*SESSIONS)
 def test_the_answer_to_obtain_is_lost(scene: Scene) -> None:
     """With its session the server ended whatever it had granted; the lock is taken anew."""
-    room = scene.room()
+    room = scene.room(lease=STEADY)
     assert scene.obtain(room).release()
     scene.proxy.truncate_reply(request=scene.subject.requests["obtain"])
     handle = scene.obtain(room)
@@ -233,7 +232,7 @@ def test_the_answer_to_a_heartbeat_is_lost(scene: Scene) -> None:
 @on(*TABLES)
 def test_the_answer_to_a_renewal_is_lost(scene: Scene) -> None:
     """It says nothing: the next proof tells."""
-    handle = scene.obtain(scene.room())
+    handle = scene.steady()
     scene.proxy.truncate_reply(request=scene.subject.requests["renew"])
     assert scene.proxy.wait_struck()
     scene.kept(handle)
@@ -242,11 +241,11 @@ def test_the_answer_to_a_renewal_is_lost(scene: Scene) -> None:
 @on(*SESSIONS, *TABLES)
 def test_the_answer_to_a_release_is_lost(scene: Scene) -> None:
     """The next one has it at once. A session's end is told, for nobody can know what it did."""
-    handle = scene.obtain(scene.room())
+    handle = scene.obtain(scene.room(lease=UNHURRIED))
     scene.proxy.truncate_reply(request=scene.subject.requests["release"])
     assert handle.release() is not scene.subject.session
     assert scene.proxy.wait_struck()
-    assert scene.obtain(scene.rival(), timeout=1).release()
+    assert scene.obtain(scene.rival(), timeout=1 + MARGIN).release()  # the lease is far longer
     if scene.subject.session:
         scene.told_once(handle)
     scene.settle()
@@ -267,7 +266,7 @@ def test_a_server_that_was_killed_has_forgotten_its_sessions(scene: Scene) -> No
 
 @on(*TABLES, "dynamodb")
 def test_a_server_that_was_killed_still_has_the_lease(scene: Scene) -> None:
-    handle = scene.obtain(scene.room(lease=5 * scene.subject.lease))
+    handle = scene.obtain(scene.room(lease=2 * UNHURRIED))
     scene.crash()
     scene.kept(handle)
 
@@ -285,14 +284,14 @@ def test_the_clock_is_wrong_while_free(
 ) -> None:
     """A lease is a period, wherever the clock stands."""
     move(step)
-    scene.kept(scene.obtain(scene.room()))
+    scene.kept(scene.steady())
 
 
 @on("firestore")
 def test_the_clock_is_ahead_while_free(scene: Scene, move: Callable[[float], None]) -> None:
     """A lease is a period, wherever the clock stands; this one's time never goes back."""
     move(HOUR)
-    scene.kept(scene.obtain(scene.room()))
+    scene.kept(scene.steady())
 
 
 @BOTH_WAYS
@@ -301,7 +300,7 @@ def test_the_clock_is_moved_while_held(
     scene: Scene, move: Callable[[float], None], step: float
 ) -> None:
     """Of two, one holds, and who does not knows it."""
-    handle = scene.obtain(scene.room())
+    handle = scene.steady()
     move(step)
     successor = scene.rival().obtain(scene.resource, timeout=1)
     if successor is None:

@@ -34,6 +34,8 @@ pytestmark = [
 ]
 
 RESOURCE = "nightly-report"
+# What a loaded machine may take on top of a lease, in seconds: less than any wait for a server.
+MARGIN = 3.0
 
 
 class TestContract(LockContract):
@@ -191,7 +193,9 @@ def test_the_session_ended_while_nothing_was_held(backend: PostgreSQLLock) -> No
     assert backend.prove(obtain(backend))
 
 
-def test_the_session_ends_in_a_renewal(make: Make, losses: list[int]) -> None:
+def test_the_session_ends_in_a_renewal(
+    make: Make, losses: list[int], wait_until: WaitUntil
+) -> None:
     """The heartbeat finds it out, tells it once and does not open another session."""
 
     class Killed(PostgreSQLLock):
@@ -203,8 +207,8 @@ def test_the_session_ends_in_a_renewal(make: Make, losses: list[int]) -> None:
     backend = postgresql(make, Killed, lease=1.0)
     handle = obtain(backend)
     assert handle.wait_lost(10)
-    assert not backend._session.is_open
-    assert our_sessions() == 0
+    wait_until(lambda: not backend._session.is_open, what="the session is closed")
+    wait_until(lambda: our_sessions() == 0, what="no session is left")
     assert losses in ([], [handle.token])  # told on a thread of its own
 
 
@@ -220,7 +224,7 @@ def test_the_session_ends_in_the_release(
     assert obtain(backend).release()
 
 
-def test_a_grant_whose_answer_was_cancelled(make: Make) -> None:
+def test_a_grant_whose_answer_was_cancelled(make: Make, wait_until: WaitUntil) -> None:
     """Case 033: the server had granted when the statement's time ran out: nothing is left."""
 
     class Slow(PostgreSQLLock):
@@ -237,7 +241,8 @@ def test_a_grant_whose_answer_was_cancelled(make: Make) -> None:
     other = obtain(postgresql(make, PostgreSQLLock), "another")
     with pytest.raises(LockUnavailable):
         backend.obtain(RESOURCE)
-    assert held_keys() == [keys.advisory_key(backend.namespace, "another")]
+    another = [keys.advisory_key(backend.namespace, "another")]
+    wait_until(lambda: held_keys() == another, what="nothing is left")
     assert other.release()
     assert obtain(backend).release()
 
@@ -296,7 +301,10 @@ def test_the_server_restarts(
 
 
 def test_the_server_stands_still(
-    private_server: Callable[..., PostgreSQL], add_alias: AddAlias, make: Make
+    private_server: Callable[..., PostgreSQL],
+    add_alias: AddAlias,
+    make: Make,
+    wait_until: WaitUntil,
 ) -> None:
     """A proof that gets no answer: lost at the deadline, with nothing that waits for the server."""
     server = private_server("postgresql")
@@ -306,8 +314,8 @@ def test_the_server_stands_still(
     server.pause()
     try:
         assert handle.wait_lost(10)
-        assert time.monotonic() - begin < backend.lease + 1
-        assert not backend._session.is_open
+        assert time.monotonic() - begin < backend.lease + MARGIN
+        wait_until(lambda: not backend._session.is_open, what="the session is closed")
         assert handle.release() is False
     finally:
         server.resume()
@@ -487,7 +495,8 @@ def test_a_name_that_the_server_does_not_tell_in_time(
     make: Make, add_alias: AddAlias, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The schema is part of the key; whoever waits for the lock asks for it again."""
-    hurried = add_alias("hurried", OPTIONS={"options": "-c statement_timeout=100"})
+    # Everything else on this alias must be done within the limit, on a busy machine, too.
+    hurried = add_alias("hurried", OPTIONS={"options": "-c statement_timeout=3000"})
     backend = postgresql(make, alias=hurried)
     with monkeypatch.context() as patched:
         patched.setattr(postgresql_room, "_SCHEMA", "SELECT %s FROM pg_sleep(10)")
