@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_outbox_lock import conf
 from django_outbox_lock.admin import window
-from django_outbox_lock.admin.base import ModelAdmin
+from django_outbox_lock.admin.base import ModelAdmin, may
 from django_outbox_lock.admin.paginator import LIMIT, BoundedPaginator
 from django_outbox_lock.admin.verbs import KILL, LET_GO, LET_HOLDS_GO, REQUEUE
 from django_outbox_lock.errortext import clean
@@ -46,7 +46,7 @@ class ConfirmedActions(ModelAdmin):
 
     def has_requeue_permission(self, request: HttpRequest) -> bool:
         """Who may see and run the actions that let messages be sent."""
-        return request.user.has_perm("django_outbox_lock.requeue_outboxmessage")
+        return may(request, "requeue_outboxmessage")
 
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **named: Any
@@ -193,7 +193,7 @@ class MessageActions(ConfirmedActions):
 
     def has_kill_permission(self, request: HttpRequest) -> bool:
         """Who may see and run the action "mark dead"."""
-        return request.user.has_perm("django_outbox_lock.kill_outboxmessage")
+        return may(request, "kill_outboxmessage")
 
 
 class HoldActions(ConfirmedActions):

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.contrib.admin import ShowFacets
+from django.contrib.admin.templatetags.admin_list import pagination
 from django.contrib.admin.views.main import ChangeList
 from django.db import connections, transaction
 from django.utils.text import capfirst
@@ -14,6 +15,7 @@ from django.utils.text import capfirst
 from django_outbox_lock.admin import databases, failed, shown, window
 from django_outbox_lock.admin.paginator import LIMIT, BoundedPaginator
 from django_outbox_lock.clock import ServerTime
+from django_outbox_lock.models import OutboxMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +35,7 @@ class BoundedChangeList(ChangeList):
         super().get_results(request)
         self.full_result_count = self.result_count  # else a search would be offered "Show all"
         self.more, self.limit = self.paginator.more, LIMIT
+        self.paging = pagination(self)
         seen = window.recall(request)
         self.window_size = window.SIZE
         self.window = seen if seen and (seen.before or seen.floor) else None
@@ -61,6 +64,14 @@ class ReadOnlyAdmin(ModelAdmin):
 
     class Media:
         css = {"all": ("django_outbox_lock/admin.css",)}
+
+    def __init__(self, model: type[Any], admin_site: admin.AdminSite) -> None:
+        super().__init__(model, admin_site)
+        if self.change_list_template is None:  # Django looks below the label, which may be another
+            folders = dict.fromkeys((self.opts.app_label, "django_outbox_lock"))
+            names = (f"{self.opts.model_name}/change_list.html", "change_list.html")
+            ours: Any = self
+            ours.change_list_template = [f"admin/{at}/{name}" for at in folders for name in names]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return BoundedChangeList
@@ -121,9 +132,10 @@ class ReadOnlyAdmin(ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def may(self, request: HttpRequest, permission: str) -> bool:
-        """Whether the user has one of this app's permissions."""
-        return request.user.has_perm(f"{self.opts.app_label}.{permission}")
+
+def may(request: HttpRequest, permission: str) -> bool:
+    """Whether the user has one of this app's permissions, whatever the project calls the app."""
+    return request.user.has_perm(f"{OutboxMessage._meta.app_label}.{permission}")
 
 
 def outside_transactions(view: Callable[..., Any]) -> Callable[..., Any]:

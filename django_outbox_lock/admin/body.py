@@ -14,7 +14,7 @@ from django_outbox_lock.codec import decode_headers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PERMISSION = "django_outbox_lock.view_message_body"
+PERMISSION = "view_message_body"
 SHOWN_BYTES = 64 * 1024
 _DUMPED_BYTES = 4 * 1024
 _ROW = 16

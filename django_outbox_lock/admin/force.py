@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from django_outbox_lock import conf, keys, registry
 from django_outbox_lock.admin import window
 from django_outbox_lock.admin.actions import NOT_OF_THE_PAGE
-from django_outbox_lock.admin.base import ModelAdmin
+from django_outbox_lock.admin.base import ModelAdmin, may
 from django_outbox_lock.errortext import clean
 from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.locking import locks
@@ -102,7 +102,7 @@ class ForceRelease(ModelAdmin):
 
     def has_force_release_permission(self, request: HttpRequest) -> bool:
         """Who may see and run the action."""
-        return request.user.has_perm("django_outbox_lock.force_release_lock")
+        return may(request, "force_release_lock")
 
     def _still_held(self, request: HttpRequest, seen: Iterable[Seen]) -> Iterable[Doomed]:
         for one in seen:

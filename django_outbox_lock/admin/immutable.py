@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_outbox_lock import keys
 from django_outbox_lock.admin import body, databases, failed, shown, window
-from django_outbox_lock.admin.base import ReadOnlyAdmin
+from django_outbox_lock.admin.base import ReadOnlyAdmin, may
 from django_outbox_lock.clock import to_microseconds
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ImmutableMessageAdmin(ReadOnlyAdmin):
     @failed.told
     def body_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """The body as it is stored, for download. 403 without the permission for bodies."""
-        if not (self.has_view_permission(request) and request.user.has_perm(body.PERMISSION)):
+        if not (self.has_view_permission(request) and may(request, body.PERMISSION)):
             raise PermissionDenied
         message = self.get_object(request, str(pk))
         if message is None:
@@ -113,7 +113,7 @@ class ImmutableMessageAdmin(ReadOnlyAdmin):
         """The row, which knows what this user may see of it."""
         message: Any = super().get_object(request, object_id, from_field)
         if message is not None:
-            message.may_be_read = request.user.has_perm(body.PERMISSION)
+            message.may_be_read = may(request, body.PERMISSION)
             message.download_url = self._download_url(request, message)
         return message
 

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_outbox_lock import keys
 from django_outbox_lock.admin import body, shown, window
-from django_outbox_lock.admin.base import ReadOnlyAdmin
+from django_outbox_lock.admin.base import ReadOnlyAdmin, may
 from django_outbox_lock.admin.filters import BeforeFilter, DatabaseFilter, text_filter
 from django_outbox_lock.models import ProcessingLog
 
@@ -65,7 +65,7 @@ class ProcessingLogAdmin(ReadOnlyAdmin):
         """The entry, which knows what this user may see of it."""
         entry: Any = super().get_object(request, object_id, from_field)
         if entry is not None:
-            entry.may_be_read = request.user.has_perm(body.PERMISSION)
+            entry.may_be_read = may(request, body.PERMISSION)
         return entry
 
     @admin.display(description=_("status"))

@@ -13,7 +13,7 @@ from django_outbox_lock.backends.archives.base import BaseArchive
 from django_outbox_lock.backends.publishers.base import BasePublisher
 from django_outbox_lock.checks.messages import (
     ALL,
-    LABEL,
+    APP,
     TOGETHER,
     Messages,
     a_warning,
@@ -70,7 +70,7 @@ def check_routers(app_configs: object = None, **kwargs: Any) -> Messages:
             an_error(
                 8,
                 f"The database routers send the tables of one outbox to several aliases: {places}.",
-                f"Let them send the whole app {LABEL!r} to one alias.",
+                f"Let them send the whole app {APP!r} to one alias.",
             )
         ]
     return [*_check_default_alias(aliases[OutboxMessage]), *_check_migrations()]
@@ -141,7 +141,7 @@ def _check_default_alias(alias: str) -> Iterator[CheckMessage]:
         yield a_warning(
             4,
             f"publish() without `using` writes to {alias!r}, which has no outbox.",
-            f"Add {alias!r} to {conf.SETTING}, route {LABEL!r} to one of "
+            f"Add {alias!r} to {conf.SETTING}, route {APP!r} to one of "
             f"{', '.join(outboxes)}, or always give `using`.",
         )
 
@@ -154,7 +154,7 @@ def _check_migrations() -> Iterator[CheckMessage]:
                 15,
                 f"The database routers keep tables out of {alias!r}, which has an outbox: "
                 f"{', '.join(missing)}.",
-                f"Let allow_migrate() return True for {LABEL!r} on {alias!r}.",
+                f"Let allow_migrate() return True for {APP!r} on {alias!r}.",
             )
 
 

@@ -15,7 +15,8 @@ from django_outbox_lock.models import (
     TopicState,
 )
 
-LABEL = "django_outbox_lock"
+LABEL = "django_outbox_lock"  # of the ids, always
+APP = OutboxMessage._meta.app_label  # which a project may have changed
 
 # Written in one transaction by an engine that has one connection.
 TOGETHER = (OutboxMessage, Lock, Hold, TopicState)

@@ -17,14 +17,13 @@ from django_outbox_lock.conf import DEFAULT_ALIAS, outbox_settings
 from django_outbox_lock.exceptions import OutboxLockError
 from django_outbox_lock.management.commands._output import HeardOrNot, silence
 from django_outbox_lock.management.commands._signals import stopped_by_signals
+from django_outbox_lock.models import Lock
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Iterator
 
     from django_outbox_lock.engines.base import Engine
-
-APP = "django_outbox_lock"
 
 
 class EngineCommand(HeardOrNot):
@@ -117,10 +116,11 @@ def replace_dead_session(alias: str) -> None:
 def refuse_missing_migrations(alias: str) -> None:
     """Raise ``CommandError`` unless every migration of this app is applied on ``alias``."""
     executor = MigrationExecutor(connections[alias])
-    if executor.migration_plan(executor.loader.graph.leaf_nodes(APP)):
+    app = Lock._meta.app_label
+    if executor.migration_plan(executor.loader.graph.leaf_nodes(app)):
         raise CommandError(
-            f"{APP} has migrations that are not applied on {alias!r}: "
-            f"run manage.py migrate {APP} --database {alias}."
+            f"{app} has migrations that are not applied on {alias!r}: "
+            f"run manage.py migrate {app} --database {alias}."
         )
 
 
