@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 from django.test import override_settings
 
@@ -316,6 +317,26 @@ def test_what_is_in_a_coroutine_that_lost_its_lock_serves_no_second_one(
 
     with pytest.raises(LockLost):
         async_to_sync(scenario)()
+
+
+def test_in_an_event_loop_it_says_what_to_do() -> None:
+    """Also when the session is open already, where no driver's guard would notice."""
+
+    def hold_both() -> None:
+        with lock_all("nightly-report", "weekly-report"):
+            pass
+
+    async def scenario() -> None:
+        await sync_to_async(hold_both)()
+        for make in (lock, lock_all):
+            with pytest.raises(SynchronousOnlyOperation, match="async with"):
+                make("nightly-report").__enter__()
+        with pytest.raises(SynchronousOnlyOperation, match=r"aobtain\(\)"):
+            locks["default"].obtain("nightly-report")
+        async with lock("nightly-report"):
+            pass
+
+    async_to_sync(scenario)()
 
 
 def test_a_generator_is_refused_where_it_is_decorated() -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.db import Error, connections
 from django.db.transaction import TransactionManagementError
+from django.utils.asyncio import async_unsafe
 
 from django_outbox_lock import fence, keys, registry, signals
 from django_outbox_lock.backends.locks.contract import Grant, ProbeResult, Room
@@ -56,12 +57,18 @@ class BaseLockBackend(Room):
 
     # The contract that callers use.
 
+    # An open session has no guard of the driver's, and the wait would stop the whole loop.
+    @async_unsafe(
+        "A lock cannot be waited for in an event loop. Use `async with` instead of `with`, "
+        "or aobtain() instead of obtain()."
+    )
     def obtain(self, resource: str, *, timeout: float = 0.0) -> LockHandle | None:
         """Take the resource, or return None when it is busy for ``timeout`` seconds.
 
         Polls with jitter and promises no fairness. Never enters twice: a resource that this
         process holds is busy, whichever thread asks. Raises ``TypeError`` or ``ValueError`` for a
-        wrong name and ``LockUnavailable`` when the store could not be asked.
+        wrong name, ``LockUnavailable`` when the store could not be asked, and
+        ``SynchronousOnlyOperation`` in an event loop.
         """
         resource, polling = keys.canonical_resource(resource), Polling(timeout)
         while True:
