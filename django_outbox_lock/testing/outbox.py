@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connections, router
 from django.db.models import Max
 from django.test import override_settings
 from django.test.utils import TestContextDecorator
+from django.utils.asyncio import async_unsafe
 
 from django_outbox_lock import codec, conf
 from django_outbox_lock.conf import DEFAULT_ALIAS
@@ -17,7 +19,7 @@ from django_outbox_lock.locking import locks
 from django_outbox_lock.models import OutboxMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from types import TracebackType
 
 
 class override_outbox(override_settings):  # noqa: N801 (called like a function)
@@ -57,28 +59,54 @@ class override_outbox(override_settings):  # noqa: N801 (called like a function)
         return {**given, self.using: {**given.get(self.using, {}), **self.sections}}
 
 
-@contextmanager
-def capture_messages(*, using: str | None = None) -> Iterator[list[Envelope]]:
+class capture_messages:  # noqa: N801 (called like a function)
     """The messages published in the block, in the order of writing; filled when the block ends.
 
     What was rolled back inside the block is not among them. Works in a ``TestCase`` and outside a
-    transaction; messages that other threads commit meanwhile are among them, and one that was
-    archived before the block ended is not. ``using`` is a database alias; without it the routers
-    choose, as ``publish`` has it.
+    transaction, and in a coroutine with ``async with``; messages that other threads commit
+    meanwhile are among them, and one that was archived before the block ended is not. ``using`` is
+    a database alias; without it the routers choose, as ``publish`` has it.
     """
-    alias = using or router.db_for_write(OutboxMessage)
-    rows = OutboxMessage.objects.using(alias).order_by("id")
-    last = rows.aggregate(last=Max("id"))["last"] or 0
-    messages: list[Envelope] = []
-    try:
-        yield messages
-    except BaseException:
+
+    def __init__(self, *, using: str | None = None) -> None:
+        self._using = using
+        self._messages: list[Envelope] = []
+
+    @async_unsafe("In a coroutine, write `async with capture_messages()`.")
+    def __enter__(self) -> list[Envelope]:
+        alias = self._using or router.db_for_write(OutboxMessage)
+        rows = OutboxMessage.objects.using(alias).order_by("id")
+        last = rows.aggregate(last=Max("id"))["last"] or 0
+        self._published = rows.filter(id__gt=last)
+        self._messages = []
+        return self._messages
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._fill()
         # In a transaction that can only be rolled back nothing was published.
-        if not connections[alias].needs_rollback:
+        elif not connections[self._published.db].needs_rollback:
             with suppress(DatabaseError):
-                messages.extend(map(_envelope, rows.filter(id__gt=last)))
-        raise
-    messages.extend(map(_envelope, rows.filter(id__gt=last)))
+                self._fill()
+
+    async def __aenter__(self) -> list[Envelope]:
+        return await sync_to_async(self.__enter__)()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await sync_to_async(self.__exit__)(kind, error, traceback)
+
+    def _fill(self) -> None:
+        self._messages.extend(map(_envelope, self._published.all()))
 
 
 def _envelope(row: OutboxMessage) -> Envelope:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, connection, transaction
 from django.test import TestCase, override_settings
 
 from django_outbox_lock import publish
-from django_outbox_lock.testing import capture_messages
+from django_outbox_lock.testing import capture_messages, drain
 from tests.factories import OutboxMessageFactory
 
 TWO_OUTBOXES = override_settings(OUTBOX_LOCK={"default": {}, "other": {}})
@@ -29,6 +31,25 @@ class InsideATestCase(TestCase):
         with capture_messages() as messages:
             publish_two_and_roll_back_one()
         assert [message.topic for message in messages] == ["kept"]
+
+
+class InAnAsynchronousTest(TestCase):
+    async def test_messages_are_captured_and_drained(self) -> None:
+        async with capture_messages() as messages:
+            await sync_to_async(publish_two_and_roll_back_one)()
+            assert messages == []
+        assert [message.topic for message in messages] == ["kept"]
+        assert await sync_to_async(drain)() == messages
+
+    async def test_an_exception_in_the_block_does_not_hide_them(self) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with capture_messages() as messages:
+                await sync_to_async(publish_and_fail)("committed")
+        assert [message.topic for message in messages] == ["committed"]
+
+    async def test_a_plain_with_says_what_to_do(self) -> None:
+        with pytest.raises(SynchronousOnlyOperation, match="async with"):
+            capture_messages().__enter__()
 
 
 @pytest.mark.django_db(transaction=True)
