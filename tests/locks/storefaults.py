@@ -61,7 +61,7 @@ class StoreFaults:
             name: self.proxy.through(value) if isinstance(value, str) else value
             for name, value in self.options_for(self.server).items()
         }
-        return self.direct(**address, timeout=1.0, **options)
+        return self.direct(**address, timeout=3.0, **options)
 
     def test_the_answer_to_a_take_is_lost(self) -> None:
         """The lease was granted, and nobody heard: it is found out, and kept."""
@@ -126,7 +126,7 @@ class StoreFaults:
         handle = room.obtain("nightly-report")
         assert handle is not None
         with self.proxy.blackhole():
-            assert handle.wait_lost(self.short + 1)
+            assert handle.wait_lost(self.short + SLACK)
             successor = rival.obtain("nightly-report", timeout=self.short + SLACK)
         assert successor is not None
         assert successor.token > handle.token

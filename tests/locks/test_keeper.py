@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from tests.conftest import WaitUntil
 
-LEASE = 0.9
+LEASE = 2.0
+# How late a loss may be noticed on a busy machine, in seconds.
+LATE = 2.0
 
 
 class StandIn:
@@ -111,7 +113,7 @@ def test_no_is_final(keeper: Keeper, store: Store, wait_until: WaitUntil) -> Non
     assert keeper.handles() == []
 
 
-def test_unknown_is_asked_again_sooner(keeper: Keeper, store: Store) -> None:
+def test_unknown_is_asked_again_sooner(keeper: Keeper, store: Store, wait_until: WaitUntil) -> None:
     """Case 069: an error is no loss; the deadline is."""
 
     def fail(handle: StandIn) -> float | None:
@@ -119,12 +121,10 @@ def test_unknown_is_asked_again_sooner(keeper: Keeper, store: Store) -> None:
 
     store.answer = fail
     handle = add(keeper)
-    begin = time.monotonic()
-    while not handle.ended and time.monotonic() < begin + 10:
-        time.sleep(0.01)
+    wait_until(lambda: handle.ended)
     assert handle.reasons == ["deadline"]
     assert handle.lost_at is not None
-    assert handle.lost_at - begin == pytest.approx(LEASE, abs=0.3)
+    assert 0 <= handle.lost_at - handle.deadline < LATE
     assert len(store.asked) >= 4
 
 
@@ -172,7 +172,7 @@ def test_the_deadline_passes_while_a_proof_hangs(
     hanging = add(keeper)
     wait_until(lambda: hanging.ended)
     assert hanging.lost_at is not None
-    assert hanging.lost_at - hanging.deadline < 0.3
+    assert hanging.lost_at - hanging.deadline < LATE
     successor = add(keeper)
     time.sleep(1.5 * LEASE)
     assert not successor.lost
@@ -223,10 +223,13 @@ def test_a_handle_that_ended_before_it_was_kept_is_forgotten(
 def test_a_handle_with_little_time_is_watched_at_once(
     keeper: Keeper, wait_until: WaitUntil
 ) -> None:
-    """A grant that came late has less than a lease left, and the watchdog was not due yet."""
+    """A grant that came late has less than a lease left, and the watchdog was not due yet.
+
+    The renewer, which comes after a third of the lease, would prove it for as long as you like.
+    """
     add(keeper, lease=100)
     late = add(keeper, lease=0.05)
-    wait_until(lambda: late.ended, timeout=LEASE / 3)
+    wait_until(lambda: late.ended)
 
 
 def test_the_threads_end_when_nothing_is_held(
@@ -251,10 +254,12 @@ def test_a_long_lease_does_not_keep_what_is_not_needed(wait_until: WaitUntil) ->
     keeper.close()
 
 
-def test_close_ends_the_threads(keeper: Keeper, wait_until: WaitUntil) -> None:
-    add(keeper)
+def test_close_ends_the_threads(store: Store, wait_until: WaitUntil) -> None:
+    """However long they were to wait."""
+    keeper = Keeper("test", 600, store.prove, store.idled.set)
+    add(keeper, lease=600)
     keeper.close()
-    wait_until(lambda: not threads(), timeout=LEASE / 4, what="no thread is left")
+    wait_until(lambda: not threads(), what="no thread is left")
 
 
 def test_many_obtains_start_no_more_threads(keeper: Keeper) -> None:

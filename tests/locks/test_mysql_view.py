@@ -40,7 +40,7 @@ class ViewTests(UserLocks):
         assert found["weekly"].state is LockState.STALE
         assert set(found) == {"nightly", "weekly"}
         assert admin.force_release("nightly", held.token)
-        assert admin.obtain("nightly", timeout=2)
+        assert admin.obtain("nightly", timeout=10)
 
     def test_a_registry_of_thousands_is_verified_in_pieces(self, backend: MySQLLock) -> None:
         Lock.objects.bulk_create(
@@ -74,7 +74,7 @@ class ViewTests(UserLocks):
         assert handle
         assert not two.force_release("nightly", handle.token - 1)
         assert two.force_release("nightly", handle.token, by="ann")
-        successor = two.obtain("nightly", timeout=2)
+        successor = two.obtain("nightly", timeout=10)
         assert successor
         assert successor.token > handle.token + 1
         assert handle.wait_lost(LEASE)

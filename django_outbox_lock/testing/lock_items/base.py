@@ -129,6 +129,11 @@ class LockItems:
         return max(2.0, self.backend_class.minimum_lease)
 
     @property
+    def steady(self) -> float:
+        """A lease, in seconds, that a pause of a busy machine does not end."""
+        return max(3.0, self.backend_class.minimum_lease)
+
+    @property
     def takeover(self) -> float:
         """Seconds after which the short lease of a silent process is free at the latest."""
         return self.short * self.backend_class.silence + SLACK

@@ -115,14 +115,14 @@ class HoldingItems(LockItems):
         with self.in_force():
             self._stack.callback(locks.close)
             nightly = lock(
-                "nightly-report", using=self.using, maximum_hold=1, on_lost=told, on_risk=told
+                "nightly-report", using=self.using, maximum_hold=2, on_lost=told, on_risk=told
             )
             handle = nightly.__enter__()
             assert [handle.at_risk] == [False]
-            assert handle.wait_lost(1 + SLACK)
+            assert handle.wait_lost(2 + SLACK)
             assert [handle.at_risk] == [True]
             told.wait(handle, handle)
-            with pytest.raises(LockLost, match="held for the 1 s"):
+            with pytest.raises(LockLost, match="held for the 2 s"):
                 nightly.__exit__(None, None, None)
             assert self.obtain("nightly-report", timeout=self.takeover).release()
 
@@ -154,7 +154,7 @@ class HoldingItems(LockItems):
 
     def test_at_risk(self) -> None:
         """Warned once before the end of the lease, although the proof hangs; then it is proved."""
-        lease = max(3.0, self.backend_class.minimum_lease)
+        lease = max(5.0, self.backend_class.minimum_lease)
         backend, go_on, told = self.make_backend(lease=lease), threading.Event(), Told()
         self._stack.callback(go_on.set)
         real = backend.prove_once

@@ -117,8 +117,8 @@ class LossItems(LockItems):
     @applies(on_a_lease)
     def test_renewal_extends(self) -> None:
         """A lease is held for as long as its process lives."""
-        holder = self.obtain("nightly-report", self.make_backend(lease=self.short))
-        assert self.backend.obtain("nightly-report", timeout=1.5 * self.short) is None
+        holder = self.obtain("nightly-report", self.make_backend(lease=self.steady))
+        assert self.backend.obtain("nightly-report", timeout=1.5 * self.steady) is None
         assert not holder.lost
         assert holder.release()
 
@@ -137,7 +137,7 @@ class LossItems(LockItems):
     @applies(across_processes)
     def test_a_proof_that_fails_for_a_moment(self) -> None:
         """Cases 069 and 071: no answer is no loss; it is asked again inside the lease."""
-        backend = self.make_backend(lease=self.short)
+        backend = self.make_backend(lease=self.steady)
         real, failures = backend.prove_once, [2]
 
         def prove_once(handle: LockHandle) -> bool:
@@ -148,7 +148,7 @@ class LossItems(LockItems):
 
         backend.prove_once = prove_once  # type: ignore[method-assign]
         handle = self.obtain("nightly-report", backend)
-        assert not handle.wait_lost(1.25 * self.short)
+        assert not handle.wait_lost(1.25 * self.steady)
         assert failures == [0]
         assert handle.release()
 
@@ -194,9 +194,9 @@ class LossItems(LockItems):
 
     def test_work_that_goes_on_is_kept(self) -> None:
         """A worker that shows progress keeps its lock."""
-        handle = self.obtain("nightly-report", self.make_backend(lease=self.short))
-        handle.expect_progress(within=self.short)
-        end = time.monotonic() + 1.25 * self.short
+        handle = self.obtain("nightly-report", self.make_backend(lease=self.steady))
+        handle.expect_progress(within=self.steady)
+        end = time.monotonic() + 1.25 * self.steady
         while time.monotonic() < end:
             handle.progress()
             assert not handle.wait_lost(0.05)
