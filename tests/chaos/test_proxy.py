@@ -71,13 +71,15 @@ def test_a_dead_server_resets(proxy: Proxy, connect: Connect, echo: Echo) -> Non
 def test_latency_is_of_each_way_and_ends(proxy: Proxy, connect: Connect) -> None:
     connection = connect()
     ask(connection)
-    with proxy.delay(0.1):
+
+    def seconds() -> float:
         began = time.monotonic()
         assert ask(connection) == b"<hello>"
-        assert 0.2 <= time.monotonic() - began < 2
-    began = time.monotonic()
-    ask(connection)
-    assert time.monotonic() - began < 0.1
+        return time.monotonic() - began
+
+    with proxy.delay(0.1):
+        assert 0.2 <= seconds() < 5
+    assert min(seconds() for _ in range(5)) < 0.2  # a busy machine may be late, but not each time
 
 
 def test_frozen_bytes_arrive_in_the_end(proxy: Proxy, connect: Connect, echo: Echo) -> None:

@@ -213,15 +213,16 @@ def test_case_023_hanging_broker_costs_no_more_than_the_timeout(
     broker: Broker, make: MakePublisher, proxy: Proxy
 ) -> None:
     """Case 023: a send that gets no answer ends; afterwards the publisher works again."""
-    publisher = make(url=through(proxy), confirm_timeout=0.3, connect_timeout=0.4)
+    # What is not frozen must keep within them, on a busy machine, too.
+    publisher = make(url=through(proxy), confirm_timeout=1.5, connect_timeout=2)
     publish(publisher, batch())
     with proxy.freeze():
         began = time.monotonic()
-        with pytest.raises(TransportDown, match=r"confirmed nothing in 0\.3 s"):
+        with pytest.raises(TransportDown, match=r"confirmed nothing in 1\.5 s"):
             publish(publisher, batch(5))
-        with pytest.raises(TransportDown, match=r"gave no answer in 0\.4 s"):
+        with pytest.raises(TransportDown, match=r"gave no answer in 2 s"):
             publish(publisher, batch())
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 1.5 + 2 + 5
     assert publish(publisher, batch()) == [Sent()]
 
 
