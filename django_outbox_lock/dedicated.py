@@ -16,6 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, InterfaceError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_outbox_lock import dberrors
 from django_outbox_lock.exceptions import LockUnavailable
@@ -23,9 +24,11 @@ from django_outbox_lock.exceptions import LockUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
 
+# Packages that take sessions from a pool, where a closed one goes on living, and holding.
+_POOLS = frozenset({"dj_db_conn_pool", "django_db_geventpool", "django_postgrespool2"})
+_POOL_OPTIONS = ("pool", "MAX_CONNS", "REUSE_CONNS")  # Django's, and django-db-geventpool's
 # Sessions of a parent process: their drivers must not say goodbye to the server in its name.
 _inherited: list[BaseDatabaseWrapper] = []
 
@@ -204,11 +207,20 @@ def dedicated_connection(alias: str, options: dict[str, Any]) -> BaseDatabaseWra
         AUTOCOMMIT=True, ATOMIC_REQUESTS=False, CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=False
     )
     settings["OPTIONS"] = {**settings["OPTIONS"], **options}
-    settings["OPTIONS"].pop("pool", None)
-    wrapper = type(template)(settings, alias=alias)
+    for name in _POOL_OPTIONS:
+        settings["OPTIONS"].pop(name, None)
+    wrapper = _below_pools(type(template))(settings, alias=alias)
     wrapper.inc_thread_sharing()
     wrapper.queries_log = deque(maxlen=0)  # under DEBUG it would grow: no request ever empties it
     return wrapper
+
+
+def _below_pools(kind: type[BaseDatabaseWrapper]) -> type[BaseDatabaseWrapper]:
+    """The class itself or, if a package with a pool has put its own above one, that one."""
+    lineage = kind.__mro__
+    pools = [n for n, cls in enumerate(lineage) if cls.__module__.partition(".")[0] in _POOLS]
+    below = lineage[max(pools, default=-1) + 1 :]
+    return next(cls for cls in below if issubclass(cls, BaseDatabaseWrapper))
 
 
 def _shut_down(raw: Any) -> None:

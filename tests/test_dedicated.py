@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from django.db import connections
 
-from django_outbox_lock.dedicated import LockSession
+from django_outbox_lock.dedicated import LockSession, dedicated_connection
 from django_outbox_lock.testing.lock_items.base import in_threads
 
 if TYPE_CHECKING:
@@ -45,3 +46,35 @@ def test_a_session_that_is_closed_at_the_very_end_of_a_turn() -> None:
         assert another is not used
     session.close()
     assert another.connection is None
+
+
+class Pooling:
+    """The wrapper of a package with a pool: its sessions do not end when they are closed."""
+
+    def get_new_connection(self, params: dict[str, Any]) -> NoReturn:
+        raise AssertionError("the session came from the pool")
+
+    def close(self) -> NoReturn:
+        raise AssertionError("the session went back to the pool")
+
+
+@pytest.mark.parametrize(
+    ("package", "options"),
+    [("dj_db_conn_pool", {}), ("django_db_geventpool", {"MAX_CONNS": 2, "REUSE_CONNS": 1})],
+)
+def test_it_comes_from_no_pool_and_goes_back_to_none(
+    package: str, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would go on holding, with our time-outs, for whoever is given it next."""
+    connection = connections["default"]
+    kind = type(connection)
+    mixin = type("Mixin", (Pooling,), {"__module__": f"{package}.backends"})
+    pooled = type("Pooled", (mixin, kind), {"__module__": f"{package}.backends.base"})
+    own = type("OfTheProject", (pooled,), {})
+    settings = {**connection.settings_dict["OPTIONS"], **options}
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", settings)
+    monkeypatch.setattr(connection, "__class__", own)
+    wrapper = dedicated_connection("default", {})
+    assert type(wrapper) is kind
+    wrapper.connect()
+    wrapper.close()
