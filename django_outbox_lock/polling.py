@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from django.db import connections
 
 from django_outbox_lock.checked import at_least, positive, seconds
 from django_outbox_lock.retry import Backoff
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

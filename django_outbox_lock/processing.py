@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from django.utils import timezone
 from django_outbox_lock import codec, dberrors, errortext
 from django_outbox_lock.exceptions import AlreadyProcessed, ProcessingBusy
 from django_outbox_lock.models import ProcessingLog
+from django_outbox_lock.steady import time
 from django_outbox_lock.transactions import in_transaction
 from django_outbox_lock.waits import bounded_session, bounded_transaction, bounded_wait
 

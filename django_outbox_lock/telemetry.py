@@ -21,12 +21,12 @@ each hold; it has ``token`` besides, events ``at risk`` and ``lost``, and a loss
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from django_outbox_lock import signals
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

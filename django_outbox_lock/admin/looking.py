@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from django_outbox_lock.errortext import clean
 from django_outbox_lock.holder import Holder, LockState
 from django_outbox_lock.locking import locks
 from django_outbox_lock.models import Lock
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     import datetime as dt

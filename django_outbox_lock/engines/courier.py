@@ -7,13 +7,13 @@ import itertools
 import logging
 import os
 import threading
-import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from django.db import connections, reset_queries
 
 from django_outbox_lock.errortext import innermost
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

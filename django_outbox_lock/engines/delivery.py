@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from django_outbox_lock.engines.items import BrokeTransport
 from django_outbox_lock.errortext import clean, describe, text_of
 from django_outbox_lock.exceptions import TransportDown
 from django_outbox_lock.outcomes import Outcome, Rejected, Retry, Sent
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,6 +27,7 @@ from django_outbox_lock.engines.triage import Triage
 from django_outbox_lock.exceptions import TooManyHangingSends
 from django_outbox_lock.models import OutboxMessage
 from django_outbox_lock.querysets.glance import Glance, glance
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

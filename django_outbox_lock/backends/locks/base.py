@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 import uuid
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from django_outbox_lock.backends.locks.register import Register
 from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.polling import HandOver, Polling, in_background
 from django_outbox_lock.registry import Live
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import uuid
+from time import time as wall_clock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_outbox_lock import checked
 from django_outbox_lock.backends.locks.base import Live
 from django_outbox_lock.backends.locks.store import GARBLED, Owner, StoreLockBackend
 from django_outbox_lock.exceptions import LockUnavailable
+from django_outbox_lock.steady import time
 
 try:
     import boto3
@@ -322,4 +323,4 @@ def _plain(item: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
 
 
 def _wall_clock() -> int:
-    return int(time.time() * 1000)
+    return int(wall_clock() * 1000)

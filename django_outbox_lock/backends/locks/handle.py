@@ -6,7 +6,6 @@ import asyncio
 import functools
 import os
 import threading
-import time
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from asgiref.sync import sync_to_async
@@ -17,6 +16,7 @@ from django_outbox_lock.backends.locks.watched import Callbacks, State, Times
 from django_outbox_lock.exceptions import LockLost
 from django_outbox_lock.holder import after_loss
 from django_outbox_lock.polling import in_background
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     from types import TracebackType

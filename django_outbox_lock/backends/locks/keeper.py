@@ -11,8 +11,9 @@ import logging
 import math
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING
+
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

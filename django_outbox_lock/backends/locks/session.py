@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import time
 import uuid
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +17,7 @@ from django_outbox_lock import dberrors, fence
 from django_outbox_lock.backends.locks.base import BaseLockBackend, Grant, Live, ProbeResult
 from django_outbox_lock.dedicated import LockSession, SessionLost
 from django_outbox_lock.exceptions import InvalidSettings, LockUnavailable
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

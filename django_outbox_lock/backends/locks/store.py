@@ -12,7 +12,6 @@ import abc
 import contextlib
 import logging
 import os
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -26,6 +25,7 @@ from django_outbox_lock.checked import flag
 from django_outbox_lock.dedicated import LockSession, SessionLost
 from django_outbox_lock.exceptions import LockUnavailable
 from django_outbox_lock.polling import in_background
+from django_outbox_lock.steady import time
 from django_outbox_lock.waits import limit_session
 
 if TYPE_CHECKING:

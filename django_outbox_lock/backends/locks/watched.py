@@ -10,13 +10,13 @@ import enum
 import logging
 import math
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from django.utils import timezone
 
 from django_outbox_lock import checked
 from django_outbox_lock.polling import in_background
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
+
+from django_outbox_lock.steady import time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

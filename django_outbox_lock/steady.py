@@ -1,0 +1,16 @@
+"""The clock that only goes forward, by which waits and leases are measured.
+
+Tools that freeze the time of a test replace ``time.monotonic`` as well. A wait would then never
+end, and a lock that is held would be lost when the time jumps.
+"""
+
+from __future__ import annotations
+
+import time as _time
+
+
+class time:  # noqa: N801 (in place of the module)
+    """What this package takes from the module ``time``, as it was when Python had loaded it."""
+
+    monotonic = staticmethod(_time.monotonic)
+    sleep = staticmethod(_time.sleep)
