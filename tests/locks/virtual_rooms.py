@@ -84,6 +84,9 @@ class VirtualStore(StoreLockBackend):
         super().__init__("default", namespace="virtual", lease=LEASE)
         self._registry = cast("LockSession", RegistrySession())
 
+    def live(self) -> list[base.Live]:
+        return []
+
     def acquire(self, key: str, owner: Owner) -> bool:
         return self._reach("acquire", lambda: self.leases.acquire(key, owner.lock_id, self.lease))
 
