@@ -30,13 +30,19 @@ STORES = (
     "tests/locks/test_mongodb.py",
     "tests/locks/test_redis.py",
 )
+FAULTS = (
+    "tests/chaos/test_fault_matrix.py",
+    "tests/chaos/test_run.py",
+    "tests/test_servers.py",
+    "tests/test_servers_clock.py",
+)
 
 
 @dataclass(frozen=True)
 class Run:
     """One process of pytest: a database, the services whose tests go with it, and which tests.
 
-    The locks of the stores wait for leases of up to 15 s: they run beside the rest.
+    What mostly waits, for the leases of stores and for faults, runs beside the rest.
     """
 
     name: str
@@ -51,18 +57,16 @@ def without(*paths: str) -> tuple[str, ...]:
 
 
 EMULATORS = ("redis", "dynalite", "moto", "dynamodb-local", "azurite", "secantusdb", "firestore")
+POSTGRESQL = ("postgresql", "pgbouncer", *EMULATORS, "libfaketime")
 RUNS = (
-    Run(
-        "postgresql",
-        ("postgresql", "pgbouncer", *EMULATORS, "libfaketime"),
-        without(*STORES, *SLOW_STORES),
-    ),
+    Run("postgresql", POSTGRESQL, without(*STORES, *SLOW_STORES, *FAULTS)),
     Run("sqlite", ("sqlite", "rabbitmq", "chromium", "spin"), without(*STORES, *SLOW_STORES)),
     Run("slow stores", ("sqlite", *EMULATORS), SLOW_STORES),
     Run("stores", ("sqlite", *EMULATORS), STORES),
     # MariaDB goes through the same lines: to measure them twice tells nothing more.
     Run("mysql", ("mysql", "libfaketime"), without(*STORES, *SLOW_STORES), measured=False),
     Run("mariadb", ("mariadb", "libfaketime"), without(*STORES, *SLOW_STORES)),
+    Run("faults on postgresql", POSTGRESQL, FAULTS),
     Run("mssql", ("mssql",)),
 )
 CHAOS = ("postgresql", "mariadb", "mysql", "redis", "secantusdb", "dynalite", "azurite")
