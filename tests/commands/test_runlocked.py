@@ -34,7 +34,7 @@ LEASE = {"BACKEND": "django_outbox_lock.backends.locks.lease.LeaseTableLock"}
 # What the database has no part in runs once.
 once = pytest.mark.server("sqlite")
 ENV = {
-    "OUTBOX_LOCK": json.dumps({"default": {"LOCK": {**LEASE, "OPTIONS": {"lease": 1}}}}),
+    "OUTBOX_LOCK": json.dumps({"default": {"LOCK": {**LEASE, "OPTIONS": {"lease": 6}}}}),
     "PYTHONUNBUFFERED": "1",
 }
 WAIT = "import time; print('begun'); time.sleep(60)"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.django_db(transaction=True, available_apps=["django_outbox_lock"])
 
 NATIVE = {"postgresql": PostgreSQLLock, "mysql": MySQLLock}
-PATIENCE = 5.0
+PATIENCE = 15.0
 
 
 class InterruptError(BaseException):
@@ -45,14 +45,14 @@ def rooms(request: pytest.FixtureRequest, make: Make) -> Rooms:
     """Makes rooms that shut each other out; a lease that nobody gives back is over soon."""
     if request.param == "native":
         native = NATIVE.get(connections["default"].vendor, LeaseTableLock)
-        return lambda: make(native, lease=2.0)
+        return lambda: make(native, lease=4.0)
     if request.param == "lease table":
-        return lambda: make(LeaseTableLock, lease=2.0)
+        return lambda: make(LeaseTableLock, lease=4.0)
     running: Callable[[str], servers.Server] = request.getfixturevalue("running_server")
     options: dict[str, Any] = {
         "url": running("redis").url,
         "namespace": uuid.uuid4().hex,
-        "lease": 2.0,
+        "lease": 4.0,
     }
     return lambda: make(RedisLock, **options)
 

@@ -240,7 +240,7 @@ def test_close_ends_a_call_in_progress(make: MakePublisher, proxy: Proxy) -> Non
     publisher = make(url=through(proxy))
     publish(publisher, batch())
     with proxy.freeze():
-        closer = threading.Timer(0.1, publisher.close)
+        closer = threading.Timer(1, publisher.close)  # when the call has begun for sure
         closer.start()
         with pytest.raises(TransportDown, match="closed"):
             publish(publisher, batch())
