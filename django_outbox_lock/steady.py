@@ -1,7 +1,8 @@
 """The clock that only goes forward, by which waits and leases are measured.
 
-Tools that freeze the time of a test replace ``time.monotonic`` as well. A wait would then never
-end, and a lock that is held would be lost when the time jumps.
+Tools that freeze the time of a test replace ``time.monotonic`` as well, in the module ``time`` and
+wherever a module has taken it from there, but not in a class. With theirs a wait would never end,
+and a lock that is held would be lost when the time jumps.
 """
 
 from __future__ import annotations
