@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_outbox_lock import checked, handlers
+from django_outbox_lock import checked, handlers, process
 from django_outbox_lock.conf import DEFAULT_ALIAS, BackendSettings, outbox_aliases, outbox_settings
 from django_outbox_lock.exceptions import InvalidSettings, LockNotObtained, LockTimeout
 from django_outbox_lock.polling import refuse_hold
@@ -45,7 +44,7 @@ class Locks:
     def __init__(self) -> None:
         self._backends: dict[str, tuple[object, BaseLockBackend]] = {}
         self._mutex = threading.Lock()
-        os.register_at_fork(after_in_child=self._reset_mutex)
+        process.in_forked_children(self._reset_mutex)
 
     def __getitem__(self, alias: str) -> BaseLockBackend:
         """The backend in force for ``alias``.

@@ -7,6 +7,10 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def host() -> str:
@@ -26,6 +30,12 @@ def _named(path: str = "", *arguments: str) -> str:
     program = file.parent.name if file.name == "__main__.py" else file.name or "python"
     commands = arguments if program in {"manage.py", "django-admin", "django"} else []
     return " ".join([program, *commands])[:200]
+
+
+def in_forked_children(call: Callable[[], object]) -> None:
+    """Have every child call it before anything else; nothing on systems that do not fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
 
 
 def session_name(purpose: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import uuid
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from django.db import Error, connections
 from django.db.transaction import TransactionManagementError
 from django.utils.asyncio import async_unsafe
 
-from django_outbox_lock import fence, keys, registry, signals
+from django_outbox_lock import fence, keys, process, registry, signals
 from django_outbox_lock.backends.locks.contract import Grant, ProbeResult, Room
 from django_outbox_lock.backends.locks.handle import LockHandle
 from django_outbox_lock.backends.locks.keeper import Keeper
@@ -322,4 +321,4 @@ def _reset_after_fork() -> None:
         backend.reset()
 
 
-os.register_at_fork(after_in_child=_reset_after_fork)
+process.in_forked_children(_reset_after_fork)

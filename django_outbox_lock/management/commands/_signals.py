@@ -90,6 +90,17 @@ def _end_the_process() -> None:
 
 
 _listeners: list[_Listener] = []
+_forking = threading.local()
+
+
+def _hold_signals_back() -> None:
+    """Before a fork: the child could get one while it has the engine's handlers yet."""
+    held_back = STOPPING if _listeners else ()
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, held_back)
+
+
+def _let_signals_through() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 def _leave_to_the_parent() -> None:
@@ -97,6 +108,12 @@ def _leave_to_the_parent() -> None:
     for listener in reversed(_listeners):
         listener.give_back()
     _listeners.clear()
+    _let_signals_through()
 
 
-os.register_at_fork(after_in_child=_leave_to_the_parent)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_hold_signals_back,
+        after_in_parent=_let_signals_through,
+        after_in_child=_leave_to_the_parent,
+    )
