@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -12,7 +13,6 @@ from django_outbox_lock.conf import outbox_settings
 from django_outbox_lock.exceptions import LockLost, LockNotObtained
 from django_outbox_lock.locking import lock, locks
 from django_outbox_lock.management.commands import _arguments
-from django_outbox_lock.management.commands._child import Child, program
 from django_outbox_lock.management.commands._engine import (
     add_database,
     plain_errors,
@@ -79,6 +79,11 @@ class Command(HeardOrNot):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if not hasattr(os, "killpg"):
+            raise CommandError(
+                "runlocked needs process groups and signals, which this system does not have. "
+                "Use lock() inside the command."
+            )
         with plain_errors(options["database"]):
             outbox_settings(options["database"])  # an alias without an outbox needs no migration
             refuse_missing_migrations(options["database"])
@@ -87,12 +92,16 @@ class Command(HeardOrNot):
             sys.exit(code)
 
     def _locked(self, options: dict[str, Any]) -> int:
+        # It names signals that some systems do not have.
+        from django_outbox_lock.management.commands._child import Child, program
+
         if not locks[options["database"]].across_processes:
             raise CommandError("The in-memory lock in force shuts out no other process.")
         try:
             with self._lock(options) as handle:
                 connections.close_all()  # the command may take hours
-                return Child(self._argv(options), handle, grace=options["grace"]).run()
+                argv = [*program(), *_arguments_of(options)]
+                return Child(argv, handle, grace=options["grace"]).run()
         except LockNotObtained as busy:
             self.stdout.write(f"Not run: {busy}")
             return int(options["busy_exit_code"])
@@ -112,10 +121,11 @@ class Command(HeardOrNot):
         except ValueError as error:
             raise CommandError(str(error)) from error
 
-    def _argv(self, options: dict[str, Any]) -> list[str]:
-        path = ["--pythonpath", options["pythonpath"]] if options["pythonpath"] else []
-        command, *arguments = options["command"]
-        return [*program(), command, *path, *arguments]
+
+def _arguments_of(options: dict[str, Any]) -> list[str]:
+    path = ["--pythonpath", options["pythonpath"]] if options["pythonpath"] else []
+    command, *arguments = options["command"]
+    return [command, *path, *arguments]
 
 
 def _with_hint(error: Callable[[str], NoReturn]) -> Callable[[str], NoReturn]:
