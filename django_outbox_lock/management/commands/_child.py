@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from django_outbox_lock.steady import time
 
@@ -29,22 +30,64 @@ PASSED_ON = (
 _TICK = 0.05
 
 
+# Programs whose arguments are the name of a management command and its arguments.
+_MANAGING = frozenset({"manage.py", "django-admin"})
+# After it the interpreter's own options end; it may stand behind the letters of others: -um NAME.
+_WHAT_TO_RUN = re.compile(r"(-[^WXcm-]*)[cm]")
+_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+
+
 def program() -> list[str]:
-    """The way in which this process was started, up to the name of its command."""
+    """The way in which this process was started, up to the name of its command.
+
+    What is no management command (a worker that calls one from its code) would only be started once
+    more: there it is Django's own program, with the settings of the environment.
+    """
     started = Path(sys.argv[0])
-    if started.name == "__main__.py":
-        return [sys.executable, "-m", started.parent.name]
-    return [sys.executable, str(started)]
+    interpreter = [sys.executable, *_interpreter_options()]
+    if module := _module(started):
+        return [*interpreter, "-m", module]
+    if started.name in _MANAGING or sys.argv[1:2] == ["runlocked"]:
+        return [*interpreter, str(started)]
+    return [*interpreter, "-m", "django"]
+
+
+def _module(started: Path) -> str:
+    """What this process was started with after ``-m``, if that takes management commands."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.origin == str(started):
+        name = str(spec.name).removesuffix("__main__").removesuffix(".")
+    else:
+        name = started.parent.name if started.name == "__main__.py" else ""
+    return name if name == "django" or sys.argv[1:2] == ["runlocked"] else ""
+
+
+def _interpreter_options() -> list[str]:
+    """Those of Python, such as ``-u`` or ``-X utf8``."""
+    options: list[str] = []
+    given = iter(sys.orig_argv[1:])
+    for option in given:
+        last = _WHAT_TO_RUN.match(option)
+        if last or not option.startswith("-"):
+            if last and last[1] != "-":
+                options.append(last[1])
+            break
+        options.append(option)
+        if option in _WITH_VALUE:
+            options.append(next(given))
+    return options
 
 
 def _inherited(stream: TextIO | None) -> int | None:
     """Without an output of its own this process may have another file in its place."""
-    return subprocess.DEVNULL if stream is None else None
+    return subprocess.DEVNULL if stream is None or stream.closed else None
 
 
 def _input() -> int | None:
     """No terminal: a group in the background is stopped when it reads from it, for ever."""
-    return None if sys.stdin is not None and not sys.stdin.isatty() else subprocess.DEVNULL
+    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+        return subprocess.DEVNULL
+    return None
 
 
 class Child:
@@ -87,8 +130,14 @@ class Child:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
-        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._stop_too)
+        handlers: dict[signal.Signals, Any] = dict.fromkeys(PASSED_ON, self._pass_on)
+        handlers[signal.SIGTSTP] = self._stop_too
+        for number in list(handlers):
+            if signal.getsignal(number) is signal.SIG_IGN:  # under nohup, say: for the command, too
+                del handlers[number]
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # how it ended would be forgotten
+            handlers[signal.SIGCHLD] = signal.SIG_DFL
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
