@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 
-from django_outbox_lock import keys
+from django_outbox_lock import checked, keys
 from django_outbox_lock.conf import DEFAULT_ALIAS
 from django_outbox_lock.locking import already_entered, locks, refusal
 from django_outbox_lock.polling import Polling
@@ -37,7 +37,7 @@ class lock_all:  # noqa: N801 (called like a function)
         twice = sorted({name for name in self.resources if self.resources.count(name) > 1})
         if twice:
             raise ValueError(f"lock_all() was given {', '.join(map(repr, twice))} more than once.")
-        self.timeout = timeout
+        self.timeout = checked.seconds("timeout", timeout)
         self.using = using or DEFAULT_ALIAS
         self._held: contextlib.ExitStack | None = None
         self._aheld: contextlib.AsyncExitStack | None = None

@@ -8,6 +8,9 @@ import inspect
 import logging
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
+from asgiref.sync import iscoroutinefunction
+
+from django_outbox_lock import checked
 from django_outbox_lock.exceptions import LockNotObtained
 from django_outbox_lock.locking import lock
 
@@ -49,11 +52,11 @@ def single_instance(
         on_lost=on_lost,
         on_risk=on_risk,
     )
-    make()  # a wrong time is told where it is written
+    make()  # a wrong name or time is told where it is written
 
     def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"{function.__qualname__} is a generator: it would run after the lock.")
+        name = getattr(function, "__qualname__", None) or repr(function)  # a partial has none
+        is_asynchronous = _is_asynchronous(function, name)
 
         @functools.wraps(function)
         def single(*args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -63,9 +66,16 @@ def single_instance(
                 try:
                     held.__enter__()
                 except LockNotObtained as busy:
-                    logger.info("%s was not run: %s", function.__qualname__, busy)
+                    logger.info("%s was not run: %s", name, busy)
                     return None
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise TypeError(
+                        f"{name} gave a coroutine, which would run after the lock: put "
+                        "single_instance right above the async def."
+                    )
+                return result
 
         @functools.wraps(function)
         async def single_async(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -75,12 +85,23 @@ def single_instance(
                 try:
                     await held.__aenter__()
                 except LockNotObtained as busy:
-                    logger.info("%s was not run: %s", function.__qualname__, busy)
+                    logger.info("%s was not run: %s", name, busy)
                     return None
                 return await cast("Awaitable[Any]", function(*args, **kwargs))
 
-        if inspect.iscoroutinefunction(function):
+        if is_asynchronous:
             return cast("Callable[P, R | None]", single_async)
         return single
 
     return decorate
+
+
+def _is_asynchronous(function: Callable[..., Any], name: str) -> bool:
+    """Whether a call has to be awaited; raises ``TypeError`` for what cannot run under a lock."""
+    if isinstance(function, classmethod | staticmethod):
+        raise TypeError(f"Put single_instance below @{type(function).__name__}, not above it.")
+    checked.function("What single_instance decorates", function)
+    looks = (function, getattr(function, "__call__", None))  # noqa: B004 (an object that is called)
+    if any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in looks):
+        raise TypeError(f"{name} is a generator: it would run after the lock.")
+    return any(iscoroutinefunction(f) for f in looks)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_outbox_lock import checked, handlers, process
+from django_outbox_lock import checked, handlers, keys, process
 from django_outbox_lock.conf import DEFAULT_ALIAS, BackendSettings, outbox_aliases, outbox_settings
 from django_outbox_lock.exceptions import InvalidSettings, LockNotObtained, LockTimeout
 from django_outbox_lock.polling import refuse_hold
@@ -133,8 +133,8 @@ class lock:  # noqa: N801 (called like a function)
 
     The end waits until ``minimum_hold`` seconds have passed since the lock was obtained; after
     ``maximum_hold`` seconds the lock is given up, as lost. ``on_lost`` and ``on_risk`` are called
-    with the handle, each on a thread of its own (see ``LockHandle``). Raises ``ValueError`` for
-    times that are none.
+    with the handle, each on a thread of its own (see ``LockHandle``). Raises ``ValueError`` or
+    ``TypeError`` for a name and for times that are none.
     """
 
     def __init__(
@@ -148,8 +148,9 @@ class lock:  # noqa: N801 (called like a function)
         on_lost: Callback | None = None,
         on_risk: Callback | None = None,
     ) -> None:
+        keys.canonical_resource(resource)
         self.resource = resource
-        self.timeout = timeout
+        self.timeout = checked.seconds("timeout", timeout)
         self.using = using or DEFAULT_ALIAS
         refuse_hold(minimum_hold, maximum_hold)
         for name, callback in (("on_lost", on_lost), ("on_risk", on_risk)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import logging
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,6 +21,7 @@ from django_outbox_lock.backends.locks.memory import MemoryLock
 from django_outbox_lock.composite import lock_all
 from django_outbox_lock.conf import BackendSettings
 from django_outbox_lock.decorators import single_instance
+from django_outbox_lock.holder import LockState
 from django_outbox_lock.locking import lock, locks
 
 if TYPE_CHECKING:
@@ -204,7 +206,21 @@ def test_a_name_is_asked_for_where_single_instance_is_written() -> None:
 @once
 def test_a_time_out_is_a_number_of_seconds() -> None:
     with pytest.raises(TypeError, match="timeout must be a number of seconds, not datetime"):
-        lock("nightly", timeout=dt.timedelta(seconds=1)).__enter__()  # type: ignore[arg-type]
+        lock("nightly", timeout=dt.timedelta(seconds=1))  # type: ignore[arg-type]
+
+
+@once
+@pytest.mark.parametrize("make", [lock, lock_all, single_instance])
+def test_what_is_wrong_is_told_where_it_is_written(make: Callable[..., object]) -> None:
+    """Not at the first call, in the night, nor by a job that never runs."""
+    for name in ("", "x" * 256, "nul\0"):
+        with pytest.raises(ValueError, match="resource"):
+            make(name)
+    for timeout in (-1, float("nan")):
+        with pytest.raises(ValueError, match="timeout"):
+            make("nightly", timeout=timeout)
+    with pytest.raises(TypeError, match="timeout"):
+        make("nightly", timeout=None)
 
 
 def test_a_holder_by_another_backend_is_named() -> None:
@@ -351,3 +367,76 @@ def test_a_generator_is_refused_where_it_is_decorated() -> None:
     for function in (pages, apages):
         with pytest.raises(TypeError, match="pages is a generator"):
             single_instance("nightly-report")(function)
+
+
+class Report:
+    """Work that is an object."""
+
+    def __call__(self) -> str:
+        return "written"
+
+
+class AsyncReport:
+    async def __call__(self) -> LockState:
+        return (await sync_to_async(locks["default"].holders)())[0].state
+
+
+@pytest.mark.parametrize("report", [functools.partial(str, "written"), Report()])
+def test_work_without_a_name(
+    report: Callable[[], str], package_log: pytest.LogCaptureFixture
+) -> None:
+    """A partial and an object: where it is busy, too, which used to be an AttributeError."""
+    single = single_instance("nightly-report")(report)
+    assert single() == "written"
+    with lock("nightly-report"):
+        assert single() is None
+    assert f"{report!r} was not run" in package_log.text
+
+
+@pytest.mark.parametrize("report", [AsyncReport(), functools.partial(AsyncReport().__call__)])
+def test_work_that_is_an_asynchronous_object(report: Callable[[], Any]) -> None:
+    """The lock is held while it runs, and not while its coroutine is made."""
+    single: Any = single_instance("nightly-report")(report)
+    assert async_to_sync(single)() is LockState.HELD
+
+
+def test_a_coroutine_that_comes_out_of_a_plain_function() -> None:
+    """A decorator in between hides that it is asynchronous: it would run without the lock."""
+    ran = []
+
+    async def report() -> None:
+        ran.append(1)
+
+    def decorated() -> Any:
+        return report()
+
+    with pytest.raises(TypeError, match=r"decorated gave a coroutine, .* right above the async"):
+        single_instance("nightly-report")(decorated)()
+    assert not ran
+    with lock("nightly-report"):
+        pass
+
+
+@once
+@pytest.mark.parametrize("kind", [classmethod, staticmethod])
+def test_the_order_of_decorators(kind: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=f"Put single_instance below @{kind.__name__}"):
+        single_instance("nightly-report")(kind(print))
+    with pytest.raises(TypeError, match="must be a function, not 'report'"):
+        single_instance("nightly-report")("report")  # type: ignore[arg-type]
+
+
+def test_methods() -> None:
+    class Reports:
+        @classmethod
+        @single_instance("nightly-report")
+        def nightly(cls) -> type:
+            return cls
+
+        @single_instance("weekly-report")
+        def weekly(self) -> Reports:
+            return self
+
+    assert Reports.nightly() is Reports
+    reports = Reports()
+    assert reports.weekly() is reports
