@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+
+logger = logging.getLogger("django_outbox_lock.locks")
 
 _PAUSES = Backoff(base=0.02, cap=1.0, jitter=0.5)
 
@@ -92,8 +95,12 @@ class HandOver(Generic[T]):
             in_background(lambda: self._dispose(result), "outbox-lock-dispose")
 
 
-def in_background(function: Callable[[], object], name: str) -> None:
-    """Run the function on a thread of its own, whose database connections are closed after it."""
+def in_background(function: Callable[[], object], name: str, *, or_here: bool = True) -> bool:
+    """Run the function on a thread of its own, whose database connections are closed after it.
+
+    Where none can be had, at a limit of the system or at the end of the interpreter, it is run
+    ``or_here``, and what it raises is logged; False when it was not run.
+    """
 
     def run() -> None:
         try:
@@ -101,4 +108,14 @@ def in_background(function: Callable[[], object], name: str) -> None:
         finally:
             connections.close_all()
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:
+        logger.warning("%s has no thread of its own: %s", name, error)
+        if or_here:
+            try:
+                function()
+            except Exception:
+                logger.exception("%s failed", name)
+        return or_here
+    return True

@@ -121,8 +121,8 @@ def _ask_aside(using: str, resource: str) -> Holder | None:
         answers.append(_holder_or_none(using, resource))
         answered.set()
 
-    in_background(ask, "outbox-lock-look-up")
-    return answers[0] if answered.wait(PATIENCE) else None
+    asked = in_background(ask, "outbox-lock-look-up", or_here=False)
+    return answers[0] if asked and answered.wait(PATIENCE) else None
 
 
 def _holder_or_none(using: str, resource: str) -> Holder | None:

@@ -64,7 +64,8 @@ class LeaseTableLock(BaseLockBackend):
 
     def undo_take(self, resource: str, lock_id: str) -> None:
         """Aside: the caller's connection may be waiting for an answer that nobody reads."""
-        in_background(lambda: self._undo(resource, lock_id), f"outbox-lock-undo-{resource[:32]}")
+        name = f"outbox-lock-undo-{resource[:32]}"
+        in_background(lambda: self._undo(resource, lock_id), name, or_here=False)
 
     def prove_once(self, handle: LockHandle) -> bool:
         self._refuse_in_transaction(handle.resource)
@@ -80,7 +81,8 @@ class LeaseTableLock(BaseLockBackend):
     def abandon(self, handle: LockHandle) -> None:
         """Free what was given up before its end; aside, for the caller may be in a transaction."""
         if handle.remaining and not self.leave_to_expire:
-            in_background(lambda: self._free_quietly(handle), f"outbox-lock-free-{handle.token}")
+            name = f"outbox-lock-free-{handle.token}"
+            in_background(lambda: self._free_quietly(handle), name, or_here=False)
 
     def live(self) -> Iterator[Live]:
         """The registry is the store itself."""

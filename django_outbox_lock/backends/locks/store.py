@@ -270,7 +270,7 @@ class StoreLockBackend(BaseLockBackend):
             with contextlib.suppress(LockUnavailable):
                 self.vacate(self.store_key(resource), lock_id)
 
-        in_background(leave, f"outbox-lock-give-up-{resource[:32]}")
+        in_background(leave, f"outbox-lock-give-up-{resource[:32]}", or_here=False)
 
     def _refuse_if_writer(self, resource: str) -> None:
         """On SQLite the bump may have waited for the transaction of the caller itself."""
