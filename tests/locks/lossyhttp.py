@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 LOST = "lost"  # applied, but the connection ends before the answer
 UNSENT = "unsent"  # the connection ends before the server has heard of it
 THROTTLED = "ProvisionedThroughputExceededException"
+EXPIRED = "ExpiredTokenException"
 
 
 class LossyHTTP:
@@ -27,6 +28,7 @@ class LossyHTTP:
         self.target = port
         self.faults: list[str] = []
         self.seen: list[str] = []
+        self.authorization = ""
         self.on_lost: Callable[[], object] = lambda: None
         outer = self
 
@@ -60,12 +62,13 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         verb = self.headers["X-Amz-Target"].rpartition(".")[2]
         self.way.seen.append(verb)
+        self.way.authorization = self.headers["Authorization"]
         fault = self.way.faults.pop(0) if verb == "UpdateItem" and self.way.faults else ""
         if fault == UNSENT:
             self.close_connection = True
             return
-        if fault == THROTTLED:
-            self._answer(400, json.dumps({"__type": THROTTLED, "message": "slow down"}).encode())
+        if fault in {THROTTLED, EXPIRED}:
+            self._answer(400, json.dumps({"__type": fault, "message": "refused"}).encode())
             return
         status, answer = self._forward(body)
         if fault == LOST:

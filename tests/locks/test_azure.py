@@ -346,7 +346,7 @@ class TestTheContainer:
         room = rooms(
             connection_string=None, account_url=cast("Azurite", server).url, credential="d3Jvbmc="
         )
-        with pytest.raises(LockUnavailable, match="Azure Storage"):
+        with pytest.raises(LockUnavailable, match="Azure Storage refused"):
             room.obtain("nightly-report")
 
 

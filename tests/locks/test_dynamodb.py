@@ -247,7 +247,15 @@ def test_groups_do_not_meet(rooms: Rooms) -> None:
 def test_what_somebody_else_has_written_there(rooms: Rooms) -> None:
     """It keeps the item, so nobody gets it; and it is not taken for a holder."""
     room = rooms()
-    for foreign in ({}, {"ends_at_ms": {"N": str(2**53)}}):
+    lease = {"nonce": {"S": "any"}, "lease_ms": {"N": "1"}, "ends_at_ms": {"N": str(2**53)}}
+    for foreign in (
+        {},
+        {"ends_at_ms": {"N": str(2**53)}},
+        {**lease, "lease_ms": {"S": "60000"}},
+        {**lease, "lease_ms": {"BOOL": True}},
+        {**lease, "nonce": {"BOOL": True}},
+        {**lease, "lease_ms": {"N": "1e30"}},
+    ):
         room._client.put_item(
             TableName=room.table,
             Item={
@@ -258,7 +266,19 @@ def test_what_somebody_else_has_written_there(rooms: Rooms) -> None:
             },
         )
         assert room.obtain("nightly-report") is None
-        assert [live.pid for live in room.live()] == [None] * len(foreign)
+        assert [live.pid for live in room.live()] == [None] * min(1, len(foreign))
+    room._client.put_item(
+        TableName=room.table,
+        Item={
+            "id": {"S": room.store_key("nightly-report")},
+            "lock_id": {"S": "theirs"},
+            "leaseholder_group": {"S": room.namespace},
+            **lease,
+            "ends_at_ms": {"S": "soon"},
+        },
+    )
+    assert room.obtain("nightly-report") is None
+    assert list(room.live()) == []
 
 
 def test_the_client_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

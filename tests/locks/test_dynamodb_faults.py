@@ -16,7 +16,7 @@ import pytest
 from django_outbox_lock.backends.locks.dynamodb import DynamoDBLock
 from django_outbox_lock.exceptions import LockUnavailable
 from tests.locks.dynamodbrooms import Rooms, give_credentials, owner
-from tests.locks.lossyhttp import LOST, THROTTLED, UNSENT, LossyHTTP
+from tests.locks.lossyhttp import EXPIRED, LOST, THROTTLED, UNSENT, LossyHTTP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,6 +130,22 @@ def test_throttling_is_no_loss(rooms: Rooms, way: LossyHTTP) -> None:
 
 
 @each_server
+def test_credentials_that_expired_are_looked_for_anew(
+    rooms: Rooms, way: LossyHTTP, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """boto3 reads a profile or the environment once; who rotates them would have to restart."""
+    room, me = rooms(endpoint_url=way.url), owner()
+    key = room.store_key("nightly-report")
+    way.faults += [EXPIRED]
+    with pytest.raises(LockUnavailable, match="ExpiredToken"):
+        room.acquire(key, me)
+    assert "Credential=outbox/" in way.authorization
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "rotated")
+    assert room.acquire(key, me)
+    assert "Credential=rotated/" in way.authorization
+
+
+@each_server
 def test_a_hanging_server_is_given_up(rooms: Rooms, name: str) -> None:
     """``timeout`` bounds each answer; it is tried twice."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
@@ -145,7 +161,9 @@ def test_a_hanging_server_is_given_up(rooms: Rooms, name: str) -> None:
 def test_the_table_is_missing(rooms: Rooms) -> None:
     """The error says what to run, and running it helps."""
     room = rooms(table=f"locks-{uuid.uuid4().hex}")
-    with pytest.raises(LockUnavailable, match=f"{room.table}.*outbox provision"):
+    with pytest.raises(
+        LockUnavailable, match=f"{room.table}.* the Region 'eu-central-1'.*outbox provision"
+    ):
         room.obtain("nightly-report")
     assert room.missing() == f"the DynamoDB table '{room.table}' does not exist"
     assert room.provision() == f"made the DynamoDB table '{room.table}'"

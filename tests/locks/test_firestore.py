@@ -265,8 +265,14 @@ def test_what_somebody_else_has_written_there(new_room: NewRoom) -> None:
     document.set({"namespace": room.namespace, "owner": "theirs", "lease": 60})
     assert room.obtain("nightly-report") is None
     assert [live.pid for live in room.live()] == [None]
-    document.set({"namespace": room.namespace, "owner": "theirs"})
-    assert room.obtain("nightly-report") is not None
+    for lease in (None, "60", True, -1, float("nan"), 1e30):
+        document.set({"namespace": room.namespace, "owner": "theirs", "lease": lease})
+        assert list(room.live()) == []
+        handle = room.obtain("nightly-report")
+        assert handle is not None
+        document.set({"of": "somebody else"})
+        assert not room.prove(handle)
+        assert not handle.release()
 
 
 @on_firestore

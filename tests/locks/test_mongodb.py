@@ -224,3 +224,18 @@ def test_killed_and_restarted_while_held(
     assert room.renew(handle)
     assert rooms(server).obtain("nightly-report") is None
     assert handle.release()
+
+
+def test_what_a_url_says_of_time_and_repetitions() -> None:
+    """DocumentDB and Cosmos DB refuse retryable writes, and give out URLs that switch them off."""
+    url = "mongodb://127.0.0.1:1/?w=0&timeoutMS=1&wTimeoutMS=9"
+    for more, repeats in (("", True), ("&retryWrites=false", False)):
+        room = MongoDBLock("default", url=url + more)
+        assert room._client.options.retry_writes is repeats
+        assert room._client.options.timeout is None
+        assert room._collection.write_concern.document == {
+            "w": "majority",
+            "j": True,
+            "wtimeout": 2000,
+        }
+        room.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +73,24 @@ def rooms(make: Make) -> Rooms:
         return room
 
     return build
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    def run() -> None:
+        with contextlib.suppress(redis.RedisError):
+            work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def raises(ask: Callable[[], object], words: str) -> bool:
+    try:
+        ask()
+    except redis.RedisError as error:
+        return words in str(error)
+    return False
 
 
 @needs_redis
@@ -170,7 +190,7 @@ class TestOnAServerOfItsOwn:
         """The least privileges that the documentation names are enough for all the rest."""
         server = private_server("redis", settings={"maxmemory-policy": "allkeys-lru"})
         with redis.Redis.from_url(server.url) as client:
-            rights = "+client|setname +eval +get +set +del +pexpire +scan"
+            rights = "+eval +get +set +del +pexpire +scan"
             client.execute_command(
                 "ACL", "SETUSER", "outbox", "on", ">secret", "~outbox-lock:*", *rights.split()
             )
@@ -188,7 +208,7 @@ class TestOnAServerOfItsOwn:
         """The first lock would be too late to hear of it."""
         server = private_server("redis")
         with redis.Redis.from_url(server.url) as client:
-            rights = "+client|setname +get +set +del +pexpire +scan"
+            rights = "+get +set +del +pexpire +scan"
             client.execute_command(
                 "ACL", "SETUSER", "outbox", "on", ">secret", "~outbox-lock:*", *rights.split()
             )
@@ -196,6 +216,51 @@ class TestOnAServerOfItsOwn:
         for look in (room.missing, room.provision):
             with pytest.raises(LockUnavailable, match="eval"):
                 look()
+
+    def test_commands_that_a_proxy_does_not_know(
+        self, private_server: PrivateServer, rooms: Rooms
+    ) -> None:
+        """What only people or a warning need is not in the way of the lock."""
+        server = private_server("redis")
+        room = rooms(url=server.url)
+        for unknown in ("CLIENT", "INFO"):
+            with redis.Redis.from_url(server.url) as client:
+                client.execute_command("ACL", "SETUSER", "default", f"-{unknown.lower()}")
+        assert room.probe().usable
+        assert room.obtain("nightly-report") is not None
+
+    def test_a_full_memory(self, private_server: PrivateServer, rooms: Rooms) -> None:
+        """Nothing is obtained any more; what is held is renewed and released all the same."""
+        server = private_server("redis")
+        room, rival = rooms(url=server.url), rooms(url=server.url)
+        handle = room.obtain("nightly-report")
+        assert handle is not None
+        with redis.Redis.from_url(server.url) as client:
+            client.config_set("maxmemory", "1")
+        with pytest.raises(LockUnavailable, match=r"Redis refused: .*maxmemory"):
+            rival.obtain("weekly-report")
+        assert rival.obtain("nightly-report") is None
+        assert room.renew(handle)
+        assert handle.release()
+
+    def test_a_server_that_is_busy_with_a_script(
+        self, private_server: PrivateServer, rooms: Rooms, wait_until: WaitUntil
+    ) -> None:
+        """Neither lost nor free: it is asked again."""
+        server = private_server("redis", settings={"busy-reply-threshold": "10"})
+        room = rooms(url=server.url)
+        handle = room.obtain("nightly-report")
+        assert handle is not None
+        with redis.Redis.from_url(server.url) as client:
+            busy = in_thread(lambda: client.eval("while true do end", 0))
+            with redis.Redis.from_url(server.url) as other:
+                wait_until(lambda: raises(other.ping, "BUSY"), what="the script")
+                with pytest.raises(LockUnavailable, match="Redis refused: BUSY"):
+                    room.renew(handle)
+                other.script_kill()
+            busy.join(10)
+        assert room.renew(handle)
+        assert handle.release()
 
     def test_a_cluster(
         self, private_server: PrivateServer, rooms: Rooms, wait_until: WaitUntil
@@ -263,6 +328,15 @@ class TestTheKey:
         (live,) = room.live()
         assert live.store_key == handle.store_key
         assert live.pid
+
+    @pytest.mark.parametrize("alias", ["zweite Datenbank", "données"])
+    def test_an_alias_that_names_no_connection(
+        self, rooms: Rooms, server: servers.Server, alias: str
+    ) -> None:
+        """Redis takes no spaces, and ASCII only."""
+        room = rooms(url=server.url)
+        room.alias = alias
+        assert room.missing() is None
 
     def test_a_closed_room_opens_again(self, rooms: Rooms, server: servers.Server) -> None:
         room = rooms(url=server.url)

@@ -197,7 +197,9 @@ class AzureBlobLock(StoreLockBackend):
                     f"The blob container {self._container_name!r} does not exist: "
                     "run 'manage.py outbox provision'."
                 ) from error
-            raise LockUnavailable(f"Azure Storage gave no answer: {error}") from error
+            refused = (getattr(error, "status_code", None) or 500) < 500
+            what = "refused" if refused else "gave no answer"
+            raise LockUnavailable(f"Azure Storage {what}: {error}") from error
 
 
 def _twice(request: Callable[[], bool]) -> bool:

@@ -46,7 +46,7 @@ _LEAVE = "SET nonce = :nonce, lease_ms = :lease, left_to_expire = :yes"
 _IF_MINE = "lock_id = :me"
 # A renewal that comes late must not lengthen the lease that its holder has left.
 _IF_HELD = "lock_id = :me AND attribute_not_exists(left_to_expire)"
-_LEASE = {"lock_id", "nonce", "lease_ms", "ends_at_ms"}
+_NUMBERS = ("lease_ms", "ends_at_ms")
 _CARD = (("host", "host_name"), ("application", "app"), ("pid", "process_id"))
 _NO_VERSION = "-"
 _KEY = {"AttributeName": "id", "KeyType": "HASH"}
@@ -55,6 +55,11 @@ _KEY_TYPE = {"AttributeName": "id", "AttributeType": "S"}
 _CONDITION_FAILED = "ConditionalCheckFailedException"
 _NO_TABLE = "ResourceNotFoundException"
 _TABLE_EXISTS = "ResourceInUseException"
+_BAD_CREDENTIALS = {
+    "ExpiredTokenException",
+    "InvalidSignatureException",
+    "UnrecognizedClientException",
+}
 # The client may repeat a request once: a repetition finds its own nonce in the item.
 _TRIES = {"mode": "standard", "total_max_attempts": 2}
 
@@ -66,7 +71,7 @@ class _Watch:
         self._seen: dict[str, tuple[str, float]] = {}
 
     def note(self, key: str, item: Mapping[str, Any]) -> None:
-        if item.keys() >= _LEASE and item["nonce"] != self._seen.get(key, (_NO_VERSION,))[0]:
+        if _is_lease(item) and item["nonce"] != self._seen.get(key, (_NO_VERSION,))[0]:
             self._seen[key] = (item["nonce"], time.monotonic() + item["lease_ms"] / 1000)
 
     def over(self, key: str) -> str:
@@ -152,8 +157,8 @@ class DynamoDBLock(StoreLockBackend):
             pages = scan.paginate(TableName=self.table, ConsistentRead=True, **query)
             for page in pages:
                 for item in map(_plain, page["Items"]):
-                    # To be shown: nothing depends on this clock.
-                    if item.get("ends_at_ms", 0) > _wall_clock():
+                    ends = item.get("ends_at_ms")  # to be shown: nothing depends on this clock
+                    if checked.is_number(ends) and ends > _wall_clock():
                         yield Live.of(item["id"], {ours: item.get(its) for ours, its in _CARD})
 
     def disconnect(self) -> None:
@@ -204,7 +209,7 @@ class DynamoDBLock(StoreLockBackend):
     def _is_long_over(self, item: Mapping[str, Any]) -> bool:
         # Nobody works under a lease that was left to expire: there no skew does harm.
         skew = 0.0 if "left_to_expire" in item else self.max_clock_skew
-        if skew is None or not item.keys() >= _LEASE:
+        if skew is None or not _is_lease(item):
             return False
         return bool(item["ends_at_ms"] + skew * 1000 <= _wall_clock())
 
@@ -294,8 +299,13 @@ class DynamoDBLock(StoreLockBackend):
             yield
         except (BotoCoreError, ClientError, WaiterError, *GARBLED) as error:
             if _code(error) == _NO_TABLE:
-                hint = f"The DynamoDB table {self.table!r} is missing: run 'outbox provision'."
-                raise LockUnavailable(hint) from error
+                raise LockUnavailable(
+                    f"The DynamoDB table {self.table!r} is missing in the Region "
+                    f"{self._client.meta.region_name!r}: run 'outbox provision', or set "
+                    "'region_name' to where it is."
+                ) from error
+            if _code(error) in _BAD_CREDENTIALS:
+                self.disconnect()  # the next request looks for them anew: they may be rotated
             raise LockUnavailable(f"DynamoDB failed: {error}") from error
 
 
@@ -318,8 +328,22 @@ def _typed(values: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 def _plain(item: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     return {
-        name: int(value["N"]) if "N" in value else value.get("S") for name, value in item.items()
+        name: _number(value["N"]) if "N" in value else value.get("S")
+        for name, value in item.items()
     }
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:  # not written by us
+        return float(text)
+
+
+def _is_lease(item: Mapping[str, Any]) -> bool:
+    """Whether it has what a lease of ours has; what others wrote keeps the item, and no more."""
+    texts, numbers = (item.get("lock_id"), item.get("nonce")), map(item.get, _NUMBERS)
+    return all(isinstance(one, str) for one in texts) and all(map(checked.is_number, numbers))
 
 
 def _wall_clock() -> int:

@@ -130,8 +130,10 @@ class FirestoreLock(StoreLockBackend):
         card = found.to_dict()
         if not card or card.get("owner") in {None, owner_id}:
             return True
-        lease = dt.timedelta(seconds=card.get("lease", 0))
-        return bool(found.update_time + lease <= found.read_time)
+        seconds = card.get("lease")
+        if not checked.is_number(seconds) or not 0 < seconds <= checked.LONGEST:
+            return True  # no lease of ours
+        return bool(found.update_time + dt.timedelta(seconds=seconds) <= found.read_time)
 
     def _change(self, key: str, owner_id: str, change: Mapping[str, Any]) -> bool:
         """Change the owner's document; False when it is definitely not the owner's."""
@@ -151,7 +153,7 @@ class FirestoreLock(StoreLockBackend):
             return version
         found = self._read(key)
         card = found.to_dict()
-        return found.update_time if card and card["owner"] == owner_id else None
+        return found.update_time if card and card.get("owner") == owner_id else None
 
     def _write(
         self, key: str, owner_id: str, version: dt.datetime | None, change: Mapping[str, Any]

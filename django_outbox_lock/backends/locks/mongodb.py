@@ -13,7 +13,7 @@ from django_outbox_lock.exceptions import LockUnavailable
 
 try:
     import pymongo
-    from pymongo.errors import DuplicateKeyError, PyMongoError
+    from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
     from pymongo.read_concern import ReadConcern
     from pymongo.read_preferences import ReadPreference
     from pymongo.uri_parser import parse_uri
@@ -208,8 +208,10 @@ class MongoDBLock(StoreLockBackend):
                     connectTimeoutMS=milliseconds,
                     # The server's own wait for the majority ends first, and says what it was.
                     socketTimeoutMS=milliseconds + 1000,
-                    # The server knows a repetition of the driver's, and gives its first answer.
-                    retryWrites=True,
+                    # A limit for all of these together in the URL would go before them.
+                    timeoutMS=None,
+                    # The server knows a repetition of the driver's, and gives its first answer; but
+                    # some that speak its protocol refuse them, and have the URL switch them off.
                     appname=f"outboxlock:{self.alias}",
                 )
             return self._opened
@@ -232,4 +234,5 @@ def _telling() -> Iterator[None]:
     except DuplicateKeyError:
         raise
     except (PyMongoError, *GARBLED) as error:
-        raise LockUnavailable(f"MongoDB gave no answer: {error}") from error
+        what = "refused" if isinstance(error, OperationFailure) else "gave no answer"
+        raise LockUnavailable(f"MongoDB {what}: {error}") from error

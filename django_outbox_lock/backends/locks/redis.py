@@ -146,9 +146,18 @@ class RedisLock(StoreLockBackend):
                     socket_timeout=self._timeout,
                     socket_connect_timeout=self._timeout,
                     retry=Retry(NoBackoff(), 0),
-                    client_name=f"outboxlock:{self.alias}",
+                    redis_connect_func=self._introduce,
                 )
             return self._opened
+
+    def _introduce(self, connection: Any) -> None:
+        """Name the connection, for people, unless a proxy, the rights or the alias forbid it."""
+        if not self._cluster:  # whose client has done the rest by itself
+            connection.on_connect()
+        with contextlib.suppress(redis.ResponseError):
+            name = ("CLIENT", "SETNAME", f"outboxlock:{self.alias}")
+            connection.send_command(*name, check_health=False)
+            connection.read_response()
 
     def _run(self, script: str, key: str, *arguments: object) -> bool:
         with _telling():
@@ -162,7 +171,9 @@ class RedisLock(StoreLockBackend):
         with _telling():
             try:
                 return str(self._client.info("memory").get("maxmemory_policy", ""))
-            except redis.exceptions.NoPermissionError:
+            except (
+                redis.ResponseError
+            ):  # no right to ask, or a proxy that does not know the question
                 return ""
 
 
@@ -189,7 +200,8 @@ def _telling() -> Iterator[None]:
     try:
         yield
     except (redis.RedisError, RedisClusterException, OSError, *GARBLED) as error:
-        raise LockUnavailable(f"Redis gave no answer: {error}") from error
+        what = "refused" if isinstance(error, redis.ResponseError) else "gave no answer"
+        raise LockUnavailable(f"Redis {what}: {error}") from error
 
 
 def _pools(client: Any) -> list[redis.ConnectionPool]:
