@@ -300,6 +300,25 @@ def test_the_server_restarts(
     assert obtain(backend, timeout=10).token > handle.token
 
 
+def test_a_standby_is_no_pooler(
+    private_server: Callable[..., PostgreSQL], add_alias: AddAlias, make: Make
+) -> None:
+    """In the middle of a failover nothing is found out: no lease table for the process's life."""
+    server = private_server("postgresql")
+    backend = on_private(server, add_alias, make)
+    server.stop()
+    (server.directory / "data" / "standby.signal").touch()
+    server.start()
+    assert server.execute("SELECT pg_is_in_recovery()") == [(True,)]
+    with pytest.raises(LockUnavailable, match=r"The server of 'private' is a standby at present"):
+        backend.probe()
+    with pytest.raises(LockUnavailable, match="read-only"):
+        backend.obtain(RESOURCE)
+    server.execute("SELECT pg_promote()")
+    assert backend.probe().usable
+    assert obtain(backend, timeout=10).token == 1
+
+
 def test_the_server_stands_still(
     private_server: Callable[..., PostgreSQL],
     add_alias: AddAlias,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import DatabaseError
 
 from django_outbox_lock import dberrors, fence, keys, process
-from django_outbox_lock.backends.locks.base import Live
+from django_outbox_lock.backends.locks.base import Live, ProbeResult
 from django_outbox_lock.backends.locks.session import (
     CONNECT_TIMEOUT,
     ROW_WAIT,
@@ -141,3 +141,11 @@ class PostgreSQLLock(SessionLockBackend):
 
     def kill(self, cursor: CursorWrapper, session_id: str) -> None:
         cursor.execute("SELECT pg_terminate_backend(%s)", [int(session_id)])
+
+    def _probe(self, one: BaseDatabaseWrapper, two: BaseDatabaseWrapper, key: str) -> ProbeResult:
+        for session in (one, two):  # with several hosts not always the same server
+            with session.cursor() as cursor:
+                cursor.execute("SELECT pg_is_in_recovery()")
+                if cursor.fetchone()[0]:
+                    raise LockUnavailable(f"The server of {self.alias!r} is a standby at present.")
+        return super()._probe(one, two, key)
