@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.expressions import Combinable
 
     BooleanLookup = Lookup[bool]
 else:
@@ -43,8 +44,8 @@ class InNumbers(BooleanLookup):
     lookup_name = "in_numbers"
     prepare_rhs = False
 
-    def __init__(self, column: str, numbers: Sequence[int]) -> None:
-        super().__init__(F(column), list(numbers))
+    def __init__(self, column: str | Combinable, numbers: Sequence[int]) -> None:
+        super().__init__(F(column) if isinstance(column, str) else column, list(numbers))
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[Any, ...]]:
         if not self.rhs:
