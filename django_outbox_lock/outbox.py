@@ -71,7 +71,7 @@ def publish(
         expires_at=expires_at,
     )
     alias = _open_outbox("publish", using)
-    max_bytes = _options(alias).max_bytes
+    max_bytes = publish_options(alias).max_bytes
     return _insert([values(draft, max_bytes)], alias, 1, max_bytes)[0]
 
 
@@ -85,7 +85,7 @@ def publish_many(
     """
     count("batch_size", batch_size)
     alias = _open_outbox("publish_many", using)
-    max_bytes = _options(alias).max_bytes
+    max_bytes = publish_options(alias).max_bytes
     rows = [_numbered(number, draft, max_bytes) for number, draft in enumerate(drafts)]
     return _insert(rows, alias, batch_size, max_bytes) if rows else []
 
@@ -111,7 +111,8 @@ def _open_outbox(caller: str, using: str | None) -> str:
 
 
 @conf.cached
-def _options(alias: str) -> PublishOptions:
+def publish_options(alias: str) -> PublishOptions:
+    """The options of the outbox on ``alias``. Raises ``InvalidSettings``."""
     given = conf.outbox_settings(alias).publish
     return handlers.construct(PublishOptions, given.options, given.path)
 

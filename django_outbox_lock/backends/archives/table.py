@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from django_outbox_lock import codec, keys
 from django_outbox_lock.backends.archives.base import ArchiveRecord, BaseArchive
 from django_outbox_lock.models import ArchivedMessage
+from django_outbox_lock.outbox import publish_options
 from django_outbox_lock.outcomes import Outcome, Rejected, Sent
 from django_outbox_lock.querysets import writing
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 _COLUMNS = [field.name for field in ArchivedMessage._meta.concrete_fields if not field.primary_key]
 _ROWS_PER_STATEMENT = 1000
-_BYTES_PER_STATEMENT = 5 * 1024 * 1024
 
 
 class TableArchive(BaseArchive):
@@ -33,7 +33,8 @@ class TableArchive(BaseArchive):
                 _COLUMNS,
                 self.alias,
                 batch_size=_ROWS_PER_STATEMENT,
-                batch_bytes=_BYTES_PER_STATEMENT,
+                # What the server takes of a publisher's messages, it takes of them here.
+                batch_bytes=publish_options(self.alias).max_bytes,
             )
         return [_answer(record, known) for record in records]
 
