@@ -21,6 +21,7 @@ from django_outbox_lock.exceptions import InvalidSettings, LockUnavailable
 from django_outbox_lock.models import ArchivedMessage, Lock, OutboxMessage, TopicState
 from django_outbox_lock.testing import override_outbox
 from tests.conftest import ROOT, URL_VARIABLES
+from tests.engines.test_field_faults import session_options
 from tests.factories import OutboxMessageFactory
 
 if TYPE_CHECKING:
@@ -451,6 +452,38 @@ def test_a_table_that_is_older_than_the_servers_uuid_is_told_with_its_cure() -> 
     assert OutboxMessage.objects.get(message_id=kept.message_id).pk == kept.pk
 
 
+@pytest.mark.parametrize(("answer", "ids"), [(2, []), (1, ["E018"])])
+def test_sql_server_must_not_read_what_is_not_committed(
+    monkeypatch: pytest.MonkeyPatch, answer: int, ids: list[str]
+) -> None:
+    server = Answering(answer)
+    monkeypatch.setattr(connections["default"], "vendor", "microsoft")
+    monkeypatch.setattr(connections["default"], "cursor", lambda: server)
+    assert said(databases.check_isolation(databases=["default"])) == ids
+    assert "@@SPID" in server.asked
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "server", [pytest.param(name, marks=pytest.mark.server(name)) for name in ("mariadb", "mysql")]
+)
+@pytest.mark.parametrize(
+    ("level", "ids"),
+    [("read uncommitted", ["E018"]), ("read committed", []), ("repeatable read", [])],
+)
+def test_a_sweeper_must_not_see_what_may_be_rolled_back(
+    server: str, level: str, ids: list[str]
+) -> None:
+    with session_options(isolation_level=level):
+        assert said(databases.check_isolation(databases=["default"])) == ids
+
+
+@pytest.mark.django_db
+def test_the_database_in_use_reads_what_is_committed() -> None:
+    assert databases.check_isolation(databases=["default"]) == []
+    assert databases.check_isolation(databases=["other"]) == []
+
+
 @pytest.mark.parametrize(
     ("vendor", "version", "words"),
     [
@@ -495,6 +528,7 @@ def test_all_are_registered_and_those_that_query_are_tagged() -> None:
         "check_snapshots": True,
         "check_uuid_columns": True,
         "check_dialect": True,
+        "check_isolation": True,
     }
 
 

@@ -87,6 +87,22 @@ def check_dialect(
     ]
 
 
+def check_isolation(
+    app_configs: object = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> Messages:
+    """E018: under READ UNCOMMITTED the sweeper would send what is rolled back afterwards."""
+    return [
+        an_error(
+            18,
+            f"The sessions of {alias!r} read what is not committed (READ UNCOMMITTED): messages "
+            "of transactions that are rolled back would be sent.",
+            "Set OPTIONS['isolation_level'] of that alias to 'read committed'.",
+        )
+        for alias in outbox_aliases()
+        if alias in (databases or ()) and _reads_uncommitted(connections[alias])
+    ]
+
+
 def _probe(settings: OutboxSettings) -> Iterator[CheckMessage]:
     alias = settings.alias
     try:
@@ -123,6 +139,22 @@ def _has_snapshots(connection: BaseDatabaseWrapper) -> bool:
             "SELECT is_read_committed_snapshot_on FROM sys.databases WHERE name = DB_NAME()"
         )
         return bool(cursor.fetchone()[0])
+
+
+def _reads_uncommitted(connection: BaseDatabaseWrapper) -> bool:
+    """The others have no such level, or give READ COMMITTED for it."""
+    if connection.vendor == "microsoft":
+        sql = (
+            "SELECT transaction_isolation_level FROM sys.dm_exec_sessions WHERE session_id = @@SPID"
+        )
+    elif connection.vendor in {"mysql", "tidb"}:
+        old_name = getattr(connection, "mysql_is_mariadb", False)
+        sql = f"SELECT @@SESSION.{'tx' if old_name else 'transaction'}_isolation"
+    else:
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchone()[0] in {"READ-UNCOMMITTED", 1}
 
 
 def _old_uuid_columns(connection: BaseDatabaseWrapper) -> Sequence[tuple[str, str]]:
