@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from django_outbox_lock import conf
 from django_outbox_lock.admin import databases, window
 from django_outbox_lock.models import OutboxMessage
+from django_outbox_lock.querysets.sametext import SameText
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -81,7 +82,7 @@ class TextFilter(SimpleListFilter):
             return queryset
         if "\0" in value:
             return queryset.none()  # no text has one, and PostgreSQL takes none as a parameter
-        return window.narrowed(request, queryset).filter((self.parameter_name, value))
+        return window.narrowed(request, queryset).filter(SameText(self.parameter_name, value))
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """The form's other fields, and the way back to all."""

@@ -119,6 +119,17 @@ def test_messages_are_requeued_by_id() -> None:
     assert list(OutboxMessage.objects.filter(state=DEAD)) == [rows[2]]
 
 
+def test_a_topic_is_what_was_written_to_the_character() -> None:
+    """MySQL and MariaDB take these for one, but they have routes and handlers of their own."""
+    message = OutboxMessageFactory.create(topic="order", dead=True)
+    others = [OutboxMessageFactory.create(topic=t, dead=True) for t in ("Order", "ord\u00e9r")]
+    assert outbox("requeue", "--topic", "order") == "Messages requeued: 1.\n"
+    message.refresh_from_db()
+    assert message.state == OutboxMessage.State.OUTSTANDING
+    ids = [other.pk for other in others]
+    assert OutboxMessage.objects.dead().filter(pk__in=ids).count() == 2
+
+
 def test_messages_are_requeued_by_topic() -> None:
     OutboxMessageFactory.create_batch(2, topic="a", dead=True)
     kept = OutboxMessageFactory.create(topic="a.b", dead=True)

@@ -12,6 +12,7 @@ from django_outbox_lock.management.commands import _arguments
 from django_outbox_lock.management.commands._engine import refuse_missing_migrations
 from django_outbox_lock.management.commands._verb import Verb
 from django_outbox_lock.models import OutboxMessage
+from django_outbox_lock.querysets.sametext import SameText
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -63,7 +64,7 @@ class RequeueVerb(Verb):
         rows: Any = OutboxMessage.objects.using(self.database).dead()
         if options["message_id"]:
             return rows.filter(message_id__in=options["message_id"])
-        return rows if options["all"] else rows.filter(topic=options["topic"])
+        return rows if options["all"] else rows.filter(SameText("topic", options["topic"]))
 
 
 def _refuse_unclear(options: dict[str, Any]) -> None:
