@@ -10,6 +10,9 @@ from pathlib import Path
 from asgiref import sync
 
 LIMIT = 2000
+# Characters of a text that are looked at: of a long one full of URLs the search for passwords would
+# take minutes, and most of it is cut off in the end.
+_READ = 4 * LIMIT
 # This package, and what carries the error of an asynchronous handler to it.
 _NOBODYS = tuple(str(Path(file).parent) for file in (__file__, sync.__file__, futures.__file__))
 # Up to the last "@": whoever has not encoded a password shall not read the rest of it here.
@@ -64,6 +67,6 @@ def clean(text: str) -> str:
 
     NUL characters, which PostgreSQL refuses, and halves of surrogate pairs become question marks.
     """
-    text = _PASSWORD_IN_URL.sub(r"\1***@", text.replace("\0", "?"))
+    text = _PASSWORD_IN_URL.sub(r"\1***@", text[:_READ].replace("\0", "?"))
     encoded = text.encode("utf-8", "replace").decode().encode("utf-16-le")[: 2 * LIMIT]
     return encoded.decode("utf-16-le", "ignore")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from django_outbox_lock.clock import SECOND, to_datetime
+from django_outbox_lock.engines.notices import Told
 from django_outbox_lock.models import OutboxMessage
 from django_outbox_lock.querysets import archiving
 
@@ -65,6 +66,7 @@ class Aged:
         self._log_age = log
         self._batch_size = batch_size
         self._batch_bytes = batch_bytes
+        self._told = Told()
 
     def batches(self) -> Iterator[Batch]:
         """Batches in the order of writing; each read happens when its batch is asked for."""
@@ -90,10 +92,15 @@ class Aged:
         rows = archiving.unreferenced(rows)
         while steps := archiving.walk(rows, after, STEPS):
             yield from filter(self._is_old, steps)
-            _tell_of_damage(steps)
+            self._tell_of_damage(steps)
             if _are_young(steps, min(kept)):
                 return
             after = steps[-1].id
+
+    def _tell_of_damage(self, steps: Sequence[Step]) -> None:
+        damaged = (step.id for step in steps if step.state == archiving.DAMAGED)
+        if new := self._told.new(damaged):
+            logger.warning("Messages that cannot be read are passed over; their ids: %s", new)
 
     def _is_old(self, step: Step) -> bool:
         age = self._ages.get(step.state)
@@ -138,8 +145,3 @@ def _are_young(steps: Sequence[Step] | Sequence[LogStep], age: dt.timedelta) -> 
     """
     now = _server_time(steps)
     return all(now - age < step.created_at <= now + _AHEAD for step in steps)
-
-
-def _tell_of_damage(steps: Sequence[Step]) -> None:
-    if damaged := [step.id for step in steps if step.state == archiving.DAMAGED]:
-        logger.warning("Messages that cannot be read are passed over; their ids: %s", damaged)

@@ -18,6 +18,7 @@ from django_outbox_lock.conf import DEFAULT_ALIAS
 from django_outbox_lock.engines.aged import Aged, Batch
 from django_outbox_lock.engines.base import Engine
 from django_outbox_lock.engines.fenced import Fenced
+from django_outbox_lock.engines.notices import Told
 from django_outbox_lock.envelope import Envelope
 from django_outbox_lock.exceptions import OutboxLockError
 from django_outbox_lock.models import Hold, OutboxMessage, ProcessingLog
@@ -25,6 +26,7 @@ from django_outbox_lock.outcomes import Sent
 from django_outbox_lock.querysets import archiving
 
 if TYPE_CHECKING:
+    import uuid
     from collections.abc import Iterator, Sequence
 
     from django_outbox_lock.backends.locks.handle import LockHandle
@@ -92,6 +94,7 @@ class Archiver(Engine):
         self.stalls_after("pause", self.pause)
         self.tally = Tally()
         self._fenced = Fenced(using)
+        self._told = Told()
         self._archive = _archive(using)
         self._messages = OutboxMessage.objects.using(using)
         self._log = ProcessingLog.objects.using(using)
@@ -165,15 +168,32 @@ class Archiver(Engine):
     def _store(self, ids: Sequence[int]) -> tuple[list[int], int]:
         """Archive the rows: the ids of those that are kept now, and how many were refused."""
         rows, damaged = archiving.whole(self._messages, ids, DISPATCHED)
-        if damaged:
-            logger.warning("Messages that cannot be read are not archived; their ids: %s", damaged)
-        records = list(filter(None, map(_record, rows)))
+        if new := self._told.new(damaged):
+            logger.warning("Messages that cannot be read are not archived; their ids: %s", new)
+        records = list(filter(None, map(self._record, rows)))
         stored = [
             record.id
             for record, outcome in zip(records, self._outcomes(records), strict=True)
-            if _is_stored(record, outcome)
+            if self._is_stored(record, outcome)
         ]
         return stored, len(rows) + len(damaged) - len(stored)
+
+    def _record(self, row: WholeRow) -> ArchiveRecord | None:
+        try:
+            return _record(row)
+        except ValueError as error:
+            self._stays(row.id, row.message_id, error)
+        return None
+
+    def _is_stored(self, record: ArchiveRecord, outcome: Outcome) -> bool:
+        if isinstance(outcome, Sent):
+            return True
+        self._stays(record.id, record.envelope.message_id, outcome)
+        return False
+
+    def _stays(self, id_: int, message_id: uuid.UUID, reason: object) -> None:
+        if self._told.new([id_]):
+            logger.warning("Message %s was not archived: %s", message_id, reason)
 
     def _outcomes(self, records: Sequence[ArchiveRecord]) -> Sequence[Outcome]:
         try:
@@ -225,12 +245,9 @@ def _archive(using: str) -> BaseArchive:
     return handlers.construct(cls, settings.options, f"{settings.path}['OPTIONS']", using)
 
 
-def _record(row: WholeRow) -> ArchiveRecord | None:
-    try:
-        headers = codec.decode_headers(row.headers)
-    except ValueError as error:
-        logger.warning("Message %s cannot be archived: %s", row.message_id, error)
-        return None
+def _record(row: WholeRow) -> ArchiveRecord:
+    """The row as archives get it. Raises ``ValueError`` for damaged headers."""
+    headers = codec.decode_headers(row.headers)
     envelope = Envelope(
         message_id=row.message_id,
         topic=row.topic,
@@ -244,13 +261,6 @@ def _record(row: WholeRow) -> ArchiveRecord | None:
         attempt=row.attempts,
     )
     return ArchiveRecord(row.id, envelope, row.settled_at, row.attempts)
-
-
-def _is_stored(record: ArchiveRecord, outcome: Outcome) -> bool:
-    if isinstance(outcome, Sent):
-        return True
-    logger.warning("Message %s was not archived: %s", record.envelope.message_id, outcome)
-    return False
 
 
 def _age(name: str, value: Age) -> dt.timedelta:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_outbox_lock.engines")
 
 
+# Ids that are remembered at most, some megabytes of them.
+REMEMBERED = 100_000
+
+
 class Notices:
     """Tells of a trouble when it begins and when it is over; of a page at most one line a kind."""
 
@@ -56,6 +60,21 @@ class Notices:
         elif not circuit.parks and topic in self._waiting:
             self._waiting.remove(topic)
             logger.warning("The messages of topic %r on %r go on.", topic, self._using)
+
+
+class Told:
+    """The messages of which a person has heard: one that stays is met again at every look."""
+
+    def __init__(self) -> None:
+        self._ids: set[int] = set()
+
+    def new(self, ids: Iterable[int]) -> list[int]:
+        """Those of the ids that are named for the first time."""
+        new = [id_ for id_ in ids if id_ not in self._ids]
+        if len(self._ids) + len(new) > REMEMBERED:
+            self._ids.clear()
+        self._ids.update(new)
+        return new
 
 
 def _line(error: str | None) -> str:

@@ -188,6 +188,25 @@ def test_what_the_archive_refuses_stays(
     assert "was not archived: too large" in package_log.text
 
 
+def test_a_message_that_stays_is_told_once(
+    elsewhere: type[RecordingArchive],
+    monkeypatch: pytest.MonkeyPatch,
+    package_log: pytest.LogCaptureFixture,
+) -> None:
+    """Not at each look: of a thousand of them the log would get a thousand lines a minute."""
+    monkeypatch.setattr(elsewhere, "answer", Rejected("too large"))
+    OutboxMessageFactory.create(dispatched=True)
+    OutboxMessageFactory.create(dispatched=True, headers="[")
+    work = archiver()
+    work.tick()
+    work.tick()
+    OutboxMessageFactory.create(dispatched=True)
+    work.tick()
+    assert package_log.text.count("was not archived: too large") == 2
+    assert package_log.text.count("was not archived: Expecting") == 1
+    assert work.tally.refused == 7
+
+
 def test_an_archive_that_answers_one_by_one(
     elsewhere: type[RecordingArchive], monkeypatch: pytest.MonkeyPatch
 ) -> None:
