@@ -43,6 +43,17 @@ django.setup()
 from django.core.management import call_command
 call_command("runlocked", "nightly", "--", "shell", "-c", "print('ran')")
 """
+CAPTURES = """
+import io
+from django.core.management import CommandError
+code = "import sys; print('said'); print('warned', file=sys.stderr); sys.exit(3)"
+outputs = {"stdout": io.StringIO(), "stderr": io.StringIO()}
+try:
+    call_command("runlocked", "nightly", "--", "shell", "-c", code, **outputs)
+except CommandError as error:
+    print("status", error.returncode, error)
+print([output.getvalue().split()[-1] for output in outputs.values()])
+"""
 
 
 @pytest.fixture
@@ -52,6 +63,7 @@ def project(tmp_path: Path) -> Run:
     for name, text in (("__init__", ""), ("settings", SETTINGS), ("manage", MANAGE)):
         (tmp_path / "config" / f"{name}.py").write_text(text)
     (tmp_path / "worker.py").write_text(WORKER)
+    (tmp_path / "captures.py").write_text(WORKER.rpartition("call_command(")[0] + CAPTURES)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -89,6 +101,16 @@ def test_a_program_that_calls_it_is_not_started_anew(project: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "worker"
     assert done.stdout.count("worker") == done.stdout.count("ran") == 1
+
+
+@pytest.mark.server("sqlite")
+def test_a_program_that_calls_it_hears_what_was_said(project: Run) -> None:
+    """Case 079: the streams that were passed are used; the caller is not ended by an exit."""
+    done = project("captures.py")
+    assert done.returncode == 0, done.stderr
+    _, status, said = done.stdout.splitlines()
+    assert status == "status 3 runlocked ended with status 3."
+    assert said == "['said', 'warned']"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any
 
 from django_outbox_lock.steady import time
 
@@ -28,6 +28,7 @@ PASSED_ON = (
     signal.SIGUSR2,
 )
 _TICK = 0.05
+_PATIENCE = 2.0
 
 
 # Programs whose arguments are the name of a management command and its arguments.
@@ -78,9 +79,22 @@ def _interpreter_options() -> list[str]:
     return options
 
 
-def _inherited(stream: TextIO | None) -> int | None:
-    """Without an output of its own this process may have another file in its place."""
-    return subprocess.DEVNULL if stream is None or stream.closed else None
+def _output(stream: Any) -> int:
+    """The stream's file; a pipe for an object that has none, to be read into it."""
+    # Without an output of its own this process may have another file in its place.
+    if stream is None or getattr(stream, "closed", False):
+        return subprocess.DEVNULL
+    try:
+        stream.flush()  # what was written before stands before
+        return int(stream.fileno())
+    except (OSError, ValueError, AttributeError, TypeError):
+        return subprocess.PIPE
+
+
+def _copy(pipe: IO[bytes], stream: Any) -> None:
+    with pipe:
+        for line in pipe:
+            stream.write(line.decode(errors="replace"))
 
 
 def _input() -> int | None:
@@ -95,11 +109,20 @@ class Child:
 
     Signals that this process gets are passed on; when it is stopped by Ctrl-Z, so is the command.
     When the lock is lost, the command is told to end (SIGTERM) and, ``grace`` seconds later, what
-    is left of its process group is killed.
+    is left of its process group is killed. What it writes goes to ``outputs``, which are this
+    process's own if they are not given.
     """
 
-    def __init__(self, argv: Sequence[str], handle: LockHandle, *, grace: float) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        handle: LockHandle,
+        *,
+        grace: float,
+        outputs: tuple[Any, Any] | None = None,
+    ) -> None:
         self._argv = argv
+        self._outputs = outputs or (sys.stdout, sys.stderr)
         self._handle = handle
         self._grace = grace
         self._process: subprocess.Popen[bytes] | None = None
@@ -113,9 +136,10 @@ class Child:
                 self._argv,
                 process_group=0,
                 stdin=_input(),
-                stdout=_inherited(sys.stdout),
-                stderr=_inherited(sys.stderr),
+                stdout=_output(self._outputs[0]),
+                stderr=_output(self._outputs[1]),
             )
+            copying = self._copy_outputs(process)
             for number in self._early:
                 process.send_signal(number)
             ending = threading.Thread(target=self._end_on_loss, args=(process,), daemon=True)
@@ -123,7 +147,17 @@ class Child:
             code = process.wait()
             if self._handle.lost:
                 ending.join()  # what the command has started may be there yet
+            for thread in copying:
+                thread.join(_PATIENCE)  # what it has left behind may have the pipe still
         return code if code >= 0 else 128 - code
+
+    def _copy_outputs(self, process: subprocess.Popen[bytes]) -> list[threading.Thread]:
+        pipes = zip((process.stdout, process.stderr), self._outputs, strict=True)
+        wanted = [(pipe, stream) for pipe, stream in pipes if pipe is not None]
+        threads = [threading.Thread(target=_copy, args=args, daemon=True) for args in wanted]
+        for thread in threads:
+            thread.start()
+        return threads
 
     @contextlib.contextmanager
     def _passing_signals_on(self) -> Iterator[None]:

@@ -88,8 +88,10 @@ class Command(HeardOrNot):
             outbox_settings(options["database"])  # an alias without an outbox needs no migration
             refuse_missing_migrations(options["database"])
             code = self._locked(options)
-        if code:
+        if code and getattr(self, "_called_from_command_line", False):
             sys.exit(code)
+        if code:  # a worker that calls this must not end with it
+            raise CommandError(f"runlocked ended with status {code}.", returncode=code)
 
     def _locked(self, options: dict[str, Any]) -> int:
         # It names signals that some systems do not have.
@@ -101,7 +103,8 @@ class Command(HeardOrNot):
             with self._lock(options) as handle:
                 connections.close_all()  # the command may take hours
                 argv = [*program(), *_arguments_of(options)]
-                return Child(argv, handle, grace=options["grace"]).run()
+                outputs = (self.stdout, self.stderr)
+                return Child(argv, handle, grace=options["grace"], outputs=outputs).run()
         except LockNotObtained as busy:
             self.stdout.write(f"Not run: {busy}")
             return int(options["busy_exit_code"])
