@@ -13,6 +13,7 @@ import redis
 
 from django_outbox_lock import fence
 from django_outbox_lock.backends.locks.redis import RedisLock
+from django_outbox_lock.backends.locks.store import Owner
 from django_outbox_lock.exceptions import LockLost, LockUnavailable
 from django_outbox_lock.testing.lock_items.base import SLACK
 from tests.chaos.proxy import Proxy
@@ -45,7 +46,7 @@ class TestContract(StoreContract):
 class TestFaults(StoreFaults):
     backend_class = RedisLock
     server_name = "redis"
-    requests = {"acquire": b"'SET'", "extend": b"'PEXPIRE'", "vacate": b"'DEL'"}
+    requests = {"acquire": b"'SET'", "extend": b"return redis.call('PEXPIRE'", "vacate": b"'DEL'"}
 
     def options_for(self, server: servers.Server) -> dict[str, Any]:
         return {"url": server.url}
@@ -306,6 +307,20 @@ class TestTheKey:
             for _ in range(3):
                 assert room.renew(handle)
                 assert 9000 < int(client.pttl(handle.store_key)) <= 10_000
+
+    def test_a_key_that_has_lost_its_time_to_live(
+        self, rooms: Rooms, server: servers.Server
+    ) -> None:
+        """PERSIST, or a tool that moves data: nobody would ever get the lease of a dead holder."""
+        room, rival = rooms(url=server.url), rooms(url=server.url, lease=1.0)
+        key = room.store_key("nightly-report")
+        assert room.acquire(key, Owner("f" * 32, "nightly-report"))
+        with redis.Redis.from_url(server.url) as client:
+            assert client.persist(key)
+        assert rival.obtain("nightly-report") is None
+        handle = rival.obtain("nightly-report", timeout=5)
+        assert handle is not None
+        assert handle.release()
 
     def test_a_late_release_frees_nobody_elses(self, rooms: Rooms, server: servers.Server) -> None:
         """Case 063: the lease has passed, another holds, and the late one is told so."""

@@ -26,10 +26,14 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# KEYS[1] is the lease; its value begins with the owner's lock id.
+# KEYS[1] is the lease; its value begins with the owner's lock id. A key that has lost its end, by a
+# tool that moves data, is given one (NX, from Redis 7 on; an older server refuses, and it stays).
 _ACQUIRE = """
 local held = redis.call('GET', KEYS[1])
-if held and string.sub(held, 1, string.len(ARGV[1])) ~= ARGV[1] then return 0 end
+if held and string.sub(held, 1, string.len(ARGV[1])) ~= ARGV[1] then
+    redis.pcall('PEXPIRE', KEYS[1], ARGV[3], 'NX')
+    return 0
+end
 redis.call('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
 return 1
 """
