@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db.models import F
 
 from django_outbox_lock import keys
-from django_outbox_lock.backends.locks.base import BaseLockBackend, Grant
+from django_outbox_lock.backends.locks.base import BaseLockBackend, Grant, Live
 from django_outbox_lock.models import Lock
 
 
@@ -26,3 +26,6 @@ class AlwaysYes(BaseLockBackend):
 
     def drop(self, handle: object) -> bool:
         return True
+
+    def live(self) -> tuple[Live, ...]:
+        return ()

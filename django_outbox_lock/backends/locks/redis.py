@@ -175,9 +175,7 @@ class RedisLock(StoreLockBackend):
         with _telling():
             try:
                 return str(self._client.info("memory").get("maxmemory_policy", ""))
-            except (
-                redis.ResponseError
-            ):  # no right to ask, or a proxy that does not know the question
+            except redis.ResponseError:  # no right to ask, or a proxy that cannot tell
                 return ""
 
 
