@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.utils.module_loading import import_string
 
+from django_outbox_lock import conf
+from django_outbox_lock.checked import count
 from django_outbox_lock.exceptions import InvalidSettings
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from django_outbox_lock.conf import Options
 
 T = TypeVar("T")
+
+# MariaDB takes statements of 16 MB by default, and escaping may double a body.
+MAX_BYTES = 5 * 1024 * 1024
 
 
 def load(path: str, dotted: str, base: type[T]) -> type[T]:
@@ -73,3 +78,17 @@ def option_names(cls: type, given: int = 0) -> list[str]:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return names
+
+
+class PublishOptions:
+    """``OUTBOX_LOCK[alias]["PUBLISH"]``: ``max_bytes`` is the largest body that is accepted."""
+
+    def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
+        self.max_bytes = count("max_bytes", max_bytes)
+
+
+@conf.cached
+def publish_options(alias: str) -> PublishOptions:
+    """The options of the outbox on ``alias``. Raises ``InvalidSettings``."""
+    given = conf.outbox_settings(alias).publish
+    return construct(PublishOptions, given.options, given.path)

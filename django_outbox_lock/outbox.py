@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from django.db import router
 from django.utils.asyncio import async_unsafe
 
-from django_outbox_lock import conf, handlers
+from django_outbox_lock import conf
 from django_outbox_lock.checked import count
 from django_outbox_lock.draft import Draft, values
 from django_outbox_lock.exceptions import NotInTransaction, PublishError
+from django_outbox_lock.handlers import PublishOptions, publish_options
 from django_outbox_lock.transactions import aliases_in_transaction, in_transaction
 
 if TYPE_CHECKING:
@@ -19,16 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["Draft", "PublishOptions", "publish", "publish_many"]
-
-# MariaDB takes statements of 16 MB by default, and escaping may double a body.
-MAX_BYTES = 5 * 1024 * 1024
-
-
-class PublishOptions:
-    """``OUTBOX_LOCK[alias]["PUBLISH"]``: ``max_bytes`` is the largest body that is accepted."""
-
-    def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
-        self.max_bytes = count("max_bytes", max_bytes)
 
 
 def publish(
@@ -108,13 +99,6 @@ def _open_outbox(caller: str, using: str | None) -> str:
             f"Aliases in a transaction now: {others}."
         )
     return alias
-
-
-@conf.cached
-def publish_options(alias: str) -> PublishOptions:
-    """The options of the outbox on ``alias``. Raises ``InvalidSettings``."""
-    given = conf.outbox_settings(alias).publish
-    return handlers.construct(PublishOptions, given.options, given.path)
 
 
 def _numbered(number: int, draft: Draft, max_bytes: int) -> dict[str, object]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from django_outbox_lock import codec, keys
 from django_outbox_lock.backends.archives.base import ArchiveRecord, BaseArchive
+from django_outbox_lock.handlers import publish_options
 from django_outbox_lock.models import ArchivedMessage
-from django_outbox_lock.outbox import publish_options
 from django_outbox_lock.outcomes import Outcome, Rejected, Sent
 from django_outbox_lock.querysets import writing
 
