@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from django.apps import apps
 from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 
+from django_outbox_lock.querysets import siblings
 from django_outbox_lock.querysets.dialect import InNumbers
 from django_outbox_lock.querysets.operators import batches, repeated
 from django_outbox_lock.querysets.states import OUTSTANDING
@@ -23,7 +23,7 @@ class FreeingVerbs(QuerySet[Any]):
 
     def stuck(self) -> Self:
         """The holds whose head will not be sent: it is dead, or its row is gone."""
-        message: Any = apps.get_model("django_outbox_lock", "OutboxMessage")
+        message = siblings.model("OutboxMessage")
         waiting = message.objects.using(self.db).filter(id=OuterRef("head_id"), state=OUTSTANDING)
         return self.exclude(head_id=NOBODY).filter(~Exists(waiting))
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from django.apps import apps
+from typing import TYPE_CHECKING, NamedTuple
 
 from django_outbox_lock.clock import ServerTime
+from django_outbox_lock.querysets import siblings
 from django_outbox_lock.querysets.messages import OUTSTANDING
 
 if TYPE_CHECKING:
@@ -37,6 +36,6 @@ def glance(connection: BaseDatabaseWrapper) -> Glance:
 
 
 def _exists(connection: BaseDatabaseWrapper, model: str, where: str) -> str:
-    cls: Any = apps.get_model("django_outbox_lock", model)
+    cls = siblings.model(model)
     table = connection.ops.quote_name(cls._meta.db_table)
     return f"CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE {where}) THEN 1 ELSE 0 END"  # noqa: S608 (our names)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from django.apps import apps
 from django.db import connections
 from django.db.models import F
 
 from django_outbox_lock.clock import ServerTime
-from django_outbox_lock.querysets import page
+from django_outbox_lock.querysets import page, siblings
 from django_outbox_lock.querysets.dialect import InNumbers, has_correlated_ranges, update_each
 from django_outbox_lock.querysets.operators import OperatorVerbs
 from django_outbox_lock.querysets.parking import BEHIND_TOPIC, PARKED, behind_topic
@@ -66,7 +65,7 @@ class MessageQuerySet(OperatorVerbs):
 
         ``damaged``: of a single row, without the columns that may be impossible to read.
         """
-        hold: Any = apps.get_model("django_outbox_lock", "Hold")
+        hold = siblings.model("Hold")
         selected = page.select_page(self, hold.objects.using(self.db), inline_bytes)
         rows = page.damaged(selected) if damaged else page.whole(selected, limit)
         if has_correlated_ranges(connections[self.db]):

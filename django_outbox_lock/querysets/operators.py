@@ -6,12 +6,12 @@ import time
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from django.apps import apps
 from django.db import DatabaseError, connections, models, transaction
 from django.db.models import Case, CharField, F, Func, Max, When
 
 from django_outbox_lock import conf, dberrors
 from django_outbox_lock.clock import ServerTime
+from django_outbox_lock.querysets import siblings
 from django_outbox_lock.querysets.dialect import InNumbers
 from django_outbox_lock.querysets.states import DEAD, OUTSTANDING
 from django_outbox_lock.retry import Backoff
@@ -143,7 +143,7 @@ class OperatorVerbs(models.QuerySet[Any]):
         return self.model.objects.using(self.db)
 
     def _holds(self) -> Any:
-        hold: Any = apps.get_model("django_outbox_lock", "Hold")
+        hold = siblings.model("Hold")
         return hold.objects.using(self.db)
 
 

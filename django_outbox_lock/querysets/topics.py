@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from django.apps import apps
 from django.db import connections, models
 from django.db.models import F, OuterRef, Q, Subquery
 from django.utils import timezone
 
 from django_outbox_lock.clock import ServerTime
+from django_outbox_lock.querysets import siblings
 from django_outbox_lock.querysets.dialect import InNumbers, upsert_each
 from django_outbox_lock.querysets.freeing import NOBODY, FreeingVerbs
 from django_outbox_lock.querysets.states import DEAD
@@ -42,7 +42,7 @@ class HoldQuerySet(FreeingVerbs):
     def begin(self, holds: Sequence[NewHold]) -> None:
         """Put each key on hold behind its head; a hold that is there gets the new head."""
         connection = connections[self.db]
-        message = apps.get_model("django_outbox_lock", "OutboxMessage")
+        message = siblings.model("OutboxMessage")
         messages = connection.ops.quote_name(message._meta.db_table)
         since = self.model._meta.get_field("since").get_db_prep_value(timezone.now(), connection)
         upsert_each(
@@ -78,7 +78,7 @@ class HoldQuerySet(FreeingVerbs):
 
     def ending(self, limit: int) -> dict[int, int | None]:
         """The keys whose parked rows may come back, with the dead head up to which they may."""
-        message: Any = apps.get_model("django_outbox_lock", "OutboxMessage")
+        message = siblings.model("OutboxMessage")
         dead = message.objects.using(self.db).filter(id=OuterRef("later_head_id"), state=DEAD)
         rows = self.filter(head_id=NOBODY).order_by("order_key")
         return dict(rows.values_list("order_key", Subquery(dead.values("id")))[:limit])

@@ -122,14 +122,15 @@ from django.contrib.auth.models import Permission, User
 from django.db import transaction
 from django.test import Client
 from django_outbox_lock import lock, publish
-from django_outbox_lock.models import Lock, OutboxMessage
+from django_outbox_lock.models import Hold, Lock, OutboxMessage
+from django_outbox_lock.testing import drain
 
 user = User.objects.create_user("operator", is_staff=True)
 user.user_permissions.set(Permission.objects.filter(content_type__app_label="messaging"))
 client = Client(SERVER_NAME="localhost")
 client.force_login(user)
 with transaction.atomic():
-    publish("order.created", {"number": "A-1"})
+    publish("order.created", {"number": "A-1"}, key="A-1")
 row = OutboxMessage.objects.get()
 
 def page(path):
@@ -147,6 +148,10 @@ assert "A-1" in page(f"outboxmessage/{row.pk}/change/")
 assert client.get(f"/admin/messaging/outboxmessage/{row.pk}/body/").status_code == 200
 for model in ("archivedmessage", "hold", "processinglog", "topicstate"):
     assert "Nothing to show." in page(f"{model}/")
+assert OutboxMessage.objects.filter(pk=row.pk).kill(reason="test") == 1
+assert Hold.objects.stuck().count() == 0
+assert OutboxMessage.objects.filter(pk=row.pk).requeue() == 1
+assert [message.topic for message in drain()] == ["order.created"]
 print("all was there")
 """
 
