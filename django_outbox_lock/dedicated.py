@@ -84,6 +84,9 @@ class LockSession:
                     self._raise_if_lost(error)
                     self._close_if_unfit(error)
                     raise
+                finally:
+                    if self._wrapper is not wrapper:  # whoever closed may have known another one
+                        self._ended.append(wrapper)
                 if self._wrapper is not wrapper:
                     raise SessionLost(f"The lock session of {self._alias!r} was closed meanwhile.")
         finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from django.db import connections
 
-from django_outbox_lock.dedicated import LockSession, dedicated_connection
+from django_outbox_lock.dedicated import LockSession, SessionLost, dedicated_connection
 from django_outbox_lock.testing.lock_items.base import in_threads
 
 if TYPE_CHECKING:
@@ -46,6 +46,14 @@ def test_a_session_that_is_closed_at_the_very_end_of_a_turn() -> None:
         assert another is not used
     session.close()
     assert another.connection is None
+
+
+def test_a_session_that_was_opened_while_another_was_being_closed() -> None:
+    """Who closes had looked before, and forgets the new one: it would go on holding."""
+    session = LockSession("default", {}, lambda _: "1")
+    with pytest.raises(SessionLost), session.use(5) as used:
+        session._wrapper = session._raw = None
+    assert used.connection is None
 
 
 class Pooling:
