@@ -17,6 +17,8 @@ _READ = 4 * LIMIT
 _NOBODYS = tuple(str(Path(file).parent) for file in (__file__, sync.__file__, futures.__file__))
 # Up to the last "@": whoever has not encoded a password shall not read the rest of it here.
 _PASSWORD_IN_URL = re.compile(r"(://[^\s:/@]*:)\S+@")
+# At the end of what is looked at; it comes into sight when much before it was a password.
+_HALF_A_PASSWORD = re.compile(r"(://[^\s:/@]*:)[^\s/@]+\Z")
 
 
 def describe(error: BaseException) -> str:
@@ -67,6 +69,8 @@ def clean(text: str) -> str:
 
     NUL characters, which PostgreSQL refuses, and halves of surrogate pairs become question marks.
     """
-    text = _PASSWORD_IN_URL.sub(r"\1***@", text[:_READ].replace("\0", "?"))
+    if len(text) > _READ:
+        text = _HALF_A_PASSWORD.sub(r"\1***", text[:_READ])
+    text = _PASSWORD_IN_URL.sub(r"\1***@", text.replace("\0", "?"))
     encoded = text.encode("utf-8", "replace").decode().encode("utf-16-le")[: 2 * LIMIT]
     return encoded.decode("utf-16-le", "ignore")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from django_outbox_lock.errortext import LIMIT, describe, innermost, place, text_of
+from django_outbox_lock.errortext import LIMIT, clean, describe, innermost, place, text_of
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,16 @@ def test_a_long_text_full_of_urls_takes_no_minutes() -> None:
     text = describe(ValueError("http://shop:80/," * 20_000))
     assert time.process_time() - began < 1
     assert len(text) == LIMIT
+
+
+def test_half_a_password_at_the_end_of_what_is_looked_at() -> None:
+    """What was taken for a password before it, up to an address of mail, brings it into sight."""
+    body = f"http://shop:80/{'x' * 7000},mail=a@b.c"
+    reached = "cannot reach amqp://user:"
+    text = f"{body}{reached:>{8000 - len(body) - 6}}secret-password@broker"
+    assert "secret" in text[:8000]
+    assert "password" not in text[:8000]
+    assert clean(text).endswith(f"{reached}***")
 
 
 class Mute(Exception):
