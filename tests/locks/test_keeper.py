@@ -181,6 +181,31 @@ def test_the_deadline_passes_while_a_proof_hangs(
     assert not successor.lost
 
 
+def test_no_thread_in_place_of_one_that_hangs(
+    keeper: Keeper, store: Store, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a limit of the system: the loss is told all the same, and the one that hangs goes on."""
+    go_on = threading.Event()
+
+    def hang(handle: StandIn) -> float | None:
+        go_on.wait(30)
+        return time.monotonic() + 100
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    store.answer = hang
+    hanging = add(keeper, lease=100)
+    wait_until(lambda: store.asked == [hanging])
+    other = add(keeper, lease=100)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        hanging.lose("test")
+    go_on.set()
+    wait_until(lambda: other in store.asked, what="the other is proved")
+    assert [id(kept) for kept in keeper.handles()] == [id(other)]
+
+
 def test_a_late_answer_does_not_bring_a_lost_handle_back(
     keeper: Keeper, store: Store, wait_until: WaitUntil
 ) -> None:

@@ -115,9 +115,13 @@ class Keeper:
 
     def _replace_renewer(self) -> None:
         """It may hang in a question that nobody asks any more: the other handles must not wait."""
-        self._renewer = self._asking = None
+        hanging, self._renewer, self._asking = self._renewer, None, None
         if self._due:
-            self._start()
+            try:
+                self._start()
+            except RuntimeError as error:
+                self._renewer = hanging  # it goes on when it has its answer
+                logger.warning("%s: no thread in place of one that hangs: %s", self._name, error)
 
     def _thread(self, loop: Callable[[], None], role: str) -> threading.Thread:
         thread = threading.Thread(target=loop, name=f"{self._name}-{role}", daemon=True)
