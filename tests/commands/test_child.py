@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from django_outbox_lock.management.commands import _child
+from django_outbox_lock.management.commands import _child, _signals
+from django_outbox_lock.testing.lock_items.base import in_threads
 from tests.commands.test_runlocked import RUNS
 from tests.conftest import ROOT
 
@@ -126,6 +128,9 @@ def test_a_program_that_calls_it_hears_what_was_said(project: Run) -> None:
             "--check-hash-based-pycs never",
         ),
         (["python", "-X", "utf8"], ["-X", "utf8"]),
+        (["python", "-uW", "error", "manage.py"], "-uW error"),
+        (["python", "-u", "-"], ["-u"]),
+        (["python", "--", "manage.py"], []),
     ],
 )
 def test_options_of_python(
@@ -149,6 +154,35 @@ def test_the_whole_name_of_a_module(
     monkeypatch.setattr(sys, "argv", [path, "runlocked"])
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", module, "runlocked"])
     assert _child.program() == [sys.executable, "-m", module]
+
+
+class Refusing(io.StringIO):
+    """A stream of the caller's, such as one that is closed meanwhile."""
+
+    def write(self, text: str) -> int:
+        raise ValueError("I/O operation on closed file")
+
+
+def test_a_caller_who_takes_no_more_does_not_end_the_command() -> None:
+    held: Any = SimpleNamespace(lost=False, wait_lost=lambda: False)
+    code = "import sys; sys.stdout.writelines(['a line\\n'] * 100_000); sys.exit(3)"
+    outputs = (Refusing(), io.StringIO())
+    assert _child.Child([sys.executable, "-c", code], held, grace=1, outputs=outputs).run() == 3
+    assert outputs[1].getvalue() == ""
+
+
+def test_the_command_does_not_outlive_what_a_signals_handler_raises() -> None:
+    """A time limit of the caller's: the lock is given back, and the command would go on."""
+    prelude = "import signal; signal.signal(signal.SIGALRM, lambda *_: 1 / 0); "
+    code = "import os, signal, time; os.kill(os.getppid(), signal.SIGALRM); time.sleep(60)"
+    start = [sys.executable, "-c", prelude + RUNS, code]
+    done = subprocess.run(start, capture_output=True, timeout=40, check=False)  # to the end of both
+    assert b"ZeroDivisionError" in done.stderr
+
+
+def test_a_child_whose_fork_was_not_announced() -> None:
+    """A server that forks in C tells the child only, as uWSGI does."""
+    in_threads([_signals._leave_to_the_parent])
 
 
 def run_child(code: str, before: Callable[[], object], prelude: str = "") -> int:

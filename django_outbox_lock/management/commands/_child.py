@@ -35,7 +35,7 @@ _PATIENCE = 2.0
 _MANAGING = frozenset({"manage.py", "django-admin"})
 # After it the interpreter's own options end; it may stand behind the letters of others: -um NAME.
 _WHAT_TO_RUN = re.compile(r"(-[^WXcm-]*)[cm]")
-_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+_WITH_VALUE = re.compile(r"-[^WXcm-]*[WX]|--check-hash-based-pycs")
 
 
 def program() -> list[str]:
@@ -69,12 +69,12 @@ def _interpreter_options() -> list[str]:
     given = iter(sys.orig_argv[1:])
     for option in given:
         last = _WHAT_TO_RUN.match(option)
-        if last or not option.startswith("-"):
+        if last or not option.startswith("-") or option in {"-", "--"}:
             if last and last[1] != "-":
                 options.append(last[1])
             break
         options.append(option)
-        if option in _WITH_VALUE:
+        if _WITH_VALUE.fullmatch(option):
             options.append(next(given))
     return options
 
@@ -94,7 +94,8 @@ def _output(stream: Any) -> int:
 def _copy(pipe: IO[bytes], stream: Any) -> None:
     with pipe:
         for line in pipe:
-            stream.write(line.decode(errors="replace"))
+            with contextlib.suppress(OSError, ValueError):  # what it does counts, heard or not
+                stream.write(line.decode(errors="replace"))
 
 
 def _input() -> int | None:
@@ -139,17 +140,26 @@ class Child:
                 stdout=_output(self._outputs[0]),
                 stderr=_output(self._outputs[1]),
             )
-            copying = self._copy_outputs(process)
-            for number in self._early:
-                process.send_signal(number)
-            ending = threading.Thread(target=self._end_on_loss, args=(process,), daemon=True)
-            ending.start()
-            code = process.wait()
-            if self._handle.lost:
-                ending.join()  # what the command has started may be there yet
-            for thread in copying:
-                thread.join(_PATIENCE)  # what it has left behind may have the pipe still
+            try:
+                code = self._accompany(process)
+            except BaseException:
+                # A signal's handler has raised, or there was no thread: the lock ends with us.
+                self._end(process)
+                raise
         return code if code >= 0 else 128 - code
+
+    def _accompany(self, process: subprocess.Popen[bytes]) -> int:
+        copying = self._copy_outputs(process)
+        for number in self._early:
+            process.send_signal(number)
+        ending = threading.Thread(target=self._end_on_loss, args=(process,), daemon=True)
+        ending.start()
+        code = process.wait()
+        if self._handle.lost:
+            ending.join()  # what the command has started may be there yet
+        for thread in copying:
+            thread.join(_PATIENCE)  # what it has left behind may have the pipe still
+        return code
 
     def _copy_outputs(self, process: subprocess.Popen[bytes]) -> list[threading.Thread]:
         pipes = zip((process.stdout, process.stderr), self._outputs, strict=True)
@@ -195,11 +205,13 @@ class Child:
         self._signal_group(signal.SIGCONT)
 
     def _end_on_loss(self, process: subprocess.Popen[bytes]) -> None:
-        if not self._handle.wait_lost():
-            return
+        if self._handle.wait_lost():
+            self._end(process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.terminate()
         end = time.monotonic() + self._grace
-        while self._signal_group(0):
+        while process.poll() is None or self._signal_group(0):
             if time.monotonic() >= end:
                 self._signal_group(signal.SIGKILL)
                 return

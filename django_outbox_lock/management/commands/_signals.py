@@ -89,18 +89,28 @@ def _end_the_process() -> None:
         os._exit(1)
 
 
+class _Forking(threading.local):
+    """What this thread had blocked before its fork; None where nothing was held back."""
+
+    mask: set[signal.Signals] | set[int] | None = None
+
+
 _listeners: list[_Listener] = []
-_forking = threading.local()
+_forking = _Forking()
 
 
 def _hold_signals_back() -> None:
     """Before a fork: the child could get one while it has the engine's handlers yet."""
-    held_back = STOPPING if _listeners else ()
-    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, held_back)
+    if _listeners:
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
 
 
 def _let_signals_through() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+    """After it; servers that fork in C may not have announced it."""
+    mask, _forking.mask = _forking.mask, None
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _leave_to_the_parent() -> None:
