@@ -8,7 +8,7 @@ import pytest
 
 from django_outbox_lock.holder import LockState
 from django_outbox_lock.models import Lock
-from tests.locks.userlocks import LEASE, UserLocks, ask, connect, end_session
+from tests.locks.userlocks import UNHURRIED, UserLocks, ask, connect, end_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ class ViewTests(UserLocks):
         self, limited: None, make: Callable[..., MySQLLock], server: MysqldServer
     ) -> None:
         """Of the registry's own resources IS_USED_LOCK tells everybody; a view only some."""
-        one, stale, admin = make(), make(), make()
+        one, stale, admin = make(lease=UNHURRIED), make(), make()
         assert one.probe().usable
         held, gone = one.obtain("nightly"), stale.obtain("weekly")
         assert held
@@ -69,7 +69,7 @@ class ViewTests(UserLocks):
     def test_force_ends_the_session(
         self, make: Callable[..., MySQLLock], losses: list[int], wait_until: WaitUntil
     ) -> None:
-        one, two = make(), make()
+        one, two = make(lease=UNHURRIED), make()
         handle = one.obtain("nightly")
         assert handle
         assert not two.force_release("nightly", handle.token - 1)
@@ -77,7 +77,7 @@ class ViewTests(UserLocks):
         successor = two.obtain("nightly", timeout=10)
         assert successor
         assert successor.token > handle.token + 1
-        assert handle.wait_lost(LEASE)
+        assert not one.renew(handle)
         wait_until(lambda: losses == [handle.token])
 
     def test_force_spares_a_session_that_only_has_the_number(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LEASE = 3.0
 # What a busy machine may take on top of a bound, in seconds.
 SLACK = 3.0
+# A lease whose end, and whose first heartbeat, are long after a test.
+UNHURRIED = 60.0
 
 HOLDER = """
 import time
