@@ -128,15 +128,26 @@ def test_the_loss_kills_a_command_that_does_not_end(
     assert process.wait(20) == 75
 
 
+@pytest.fixture
+def heard(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    """The signal, although who runs the tests may ignore it (``nohup``): that is inherited."""
+    number: signal.Signals = request.param
+    before = signal.getsignal(number)
+    if before is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+    yield number
+    signal.signal(number, before)
+
+
 @once
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("heard", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], indirect=True)
 def test_signals_are_passed_on(
-    start_manage: StartManage, wait_until: WaitUntil, number: signal.Signals
+    start_manage: StartManage, wait_until: WaitUntil, heard: signal.Signals
 ) -> None:
     """The command decides what it makes of them, and the lock is released after it."""
-    process = start(start_manage, TELLS.format(number=f"signal.{number.name}"))
+    process = start(start_manage, TELLS.format(number=f"signal.{heard.name}"))
     begun(process, wait_until)
-    process.send_signal(number)
+    process.send_signal(heard)
     assert process.wait(20) == 7
     assert process.output.count("told") == 1
     assert Lock.objects.get().owner is None

@@ -149,8 +149,11 @@ class World:
     def server_now(self) -> int:
         return int((EPOCH + self.now + self.clock_offset) * 1_000_000)
 
-    def in_background(self, function: Callable[[], object], name: str) -> None:
+    def in_background(
+        self, function: Callable[[], object], name: str, *, or_here: bool = True
+    ) -> bool:
         self.jobs.append((self.acting, function))
+        return True
 
     # What makes it go on.
 
