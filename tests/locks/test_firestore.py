@@ -276,6 +276,20 @@ def test_what_somebody_else_has_written_there(new_room: NewRoom) -> None:
 
 
 @on_firestore
+def test_its_channel_is_closed_with_it(new_room: NewRoom) -> None:
+    """Although somebody refers to it yet, as a kept error does; a call comes to its end first."""
+    room = new_room()
+    with room._telling():
+        document = room._document(KEY)
+        document.get(**room._call)
+        room.close()
+        document.get(**room._call)
+    with pytest.raises(ValueError, match="Channel closed"):
+        document.get(**room._call)
+    assert room.acquire(KEY, owner())
+
+
+@on_firestore
 def test_there_is_nothing_to_provision(new_room: NewRoom) -> None:
     room = new_room()
     assert room.missing() is None

@@ -83,6 +83,8 @@ class FirestoreLock(StoreLockBackend):
         super().reset()
         self._opened: Any = None
         self._opening = threading.Lock()
+        self._calls = 0
+        self._left: list[Any] = []
         self._written: dict[str, tuple[str, dt.datetime]] = {}
 
     def acquire(self, key: str, owner: Owner) -> bool:
@@ -123,8 +125,11 @@ class FirestoreLock(StoreLockBackend):
         return None
 
     def disconnect(self) -> None:
-        # It closes itself when nobody uses it: a call in the background may come to its end.
-        self._opened = None
+        with self._opening:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                self._left.append(opened)
+        self._close_left()
 
     def _is_free(self, found: Any, owner_id: str) -> bool:
         card = found.to_dict()
@@ -206,7 +211,24 @@ class FirestoreLock(StoreLockBackend):
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
+        with self._opening:
+            self._calls += 1
         try:
             yield
         except (google_errors.GoogleAPIError, GoogleAuthError, OSError, *GARBLED) as error:
             raise LockUnavailable(f"Firestore failed: {error}") from error
+        finally:
+            with self._opening:
+                self._calls -= 1
+            self._close_left()
+
+    def _close_left(self) -> None:
+        """Close the channels of clients that were left, unless a call may still be using one."""
+        with self._opening:
+            if self._calls:
+                return
+            left, self._left = self._left, []
+        for client in left:
+            # The client's own close() leaves it to the garbage, which a kept error keeps away.
+            if (api := client._firestore_api_internal) is not None:  # noqa: SLF001
+                api.transport.close()
